@@ -5,12 +5,12 @@
 //! Invariants  A1  A block is owned by one allocation, one heap's cache or one free list; `top` never goes down, so a block made
 //!                 once stays a block of its class for as long as the arena lives.
 //!             A2  Bytes above `top` are zero.
-//! Reuse       Freed memory stays mapped. A reader that follows an offset without a lock may therefore read a block that has
-//!             been freed, and handed out again, as long as (1) every field it reads is an atomic, (2) it reads the offset with
-//!             [`Arena::try_get`] if the offset itself came from such memory, and (3) it checks afterwards, by a version or a
-//!             lock word, that what it read was current, and throws it away if not. The new owner's first stores are plain
-//!             stores of whole words: such a reader sees an old word or a new one. A type that is never mixed with others in
-//!             its class (or poisons itself before it is freed) can promise more; this allocator promises no more than this.
+//! Reuse       Freed memory stays mapped. So a reader that follows an offset without a lock may read a block that has
+//!             been freed, and handed out again, under three conditions. (1) Every field that it reads is an atomic. (2) It reads the
+//!             offset with [`Arena::try_get`] if the offset itself came from such memory. (3) It checks afterwards, by a version or a
+//!             lock word, that the contents were current, and discards them if not. The new owner's first stores are plain
+//!             stores of whole words: such a reader sees an old word or a new one. A type that never shares its class with others
+//!             (or poisons itself before it is freed) can promise more; this allocator promises no more than this.
 //! Death       A process that dies inside the allocator leaks at most one batch and never hands a block out twice.
 //! Orderings   O1  `top` is Relaxed: only its uniqueness matters. A thread that receives a pointer from another one
 //!             receives it through that thread's own Release.
@@ -51,10 +51,10 @@ pub enum MapError {
     Kernel {
         /// Size asked for, in bytes (0: that of the descriptor).
         capacity_bytes: u64,
-        /// What it said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// Smaller than the header or larger than offsets can say.
+    /// Smaller than the header, or larger than offsets can express.
     #[error(
         "an arena of {capacity_bytes} bytes is not possible: choose a size from {min_bytes} to {CAPACITY_MAX} bytes"
     )]
@@ -64,7 +64,7 @@ pub enum MapError {
         /// The smallest possible, in bytes.
         min_bytes: u64,
     },
-    /// The descriptor is something else.
+    /// The descriptor is not one of an arena.
     #[error("the descriptor is not an arena of this version: attach to a daemon of the same build")]
     Foreign,
     /// The arena is private.
@@ -85,19 +85,20 @@ struct Header {
     parking: ParkingTable,
 }
 
-/// On a line of its own: every lane that refills from fresh memory writes it.
+/// On a line of its own: every lane that takes fresh memory writes it.
 #[repr(C, align(64))]
 struct Top(AtomicU64);
 
 const HEADER_BYTES: u64 = size_of::<Header>().next_multiple_of(4096) as u64;
 
-/// A process's view of an arena. Dropping it unmaps; whatever other processes have mapped stays.
+/// A process's view of an arena. Dropping it unmaps the view; mappings of other processes stay.
 pub struct Arena {
     mapping: Mapping,
 }
 
 impl Arena {
-    /// An arena of this process alone (and, copied on write, of its forks: do not use it there). Untouched bytes cost no memory.
+    /// An arena of this process alone. A fork gets a copy on write, and must not use it. Untouched bytes cost
+    /// no memory.
     pub fn private(capacity_bytes: usize) -> Result<Arena, MapError> {
         Arena::format(capacity_bytes, Mapping::private)
     }
@@ -133,10 +134,9 @@ impl Arena {
         )
     }
 
-    /// Unmaps this process's view by a system call alone, where nothing may be freed: in a handler of a signal.
+    /// Unmaps this process's view by a system call alone. For a signal handler, where nothing may be freed.
     ///
-    /// # Safety
-    /// Nobody uses this view any more, and it is never dropped.
+    /// # Safety No thread uses this view any more, and it is never dropped.
     pub unsafe fn abandon(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.mapping.abandon() };
@@ -163,7 +163,8 @@ impl Arena {
             free: std::array::from_fn(|_| FreeList::new()),
             parking: ParkingTable::zeroed(),
         };
-        // SAFETY: the mapping is at least HEADER_BYTES long, aligned to a page, and nobody else knows it yet.
+        // SAFETY: the mapping is at least HEADER_BYTES long, aligned to a page, and no other thread knows it
+        // yet.
         unsafe { mapping.base().cast::<Header>().write(header) };
         let arena = Arena { mapping };
         // ORDERING: Release, pairs with the Acquire in `attach`.
@@ -178,21 +179,22 @@ impl Arena {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: `format` wrote it, or `attach` looks at its atomics, for which any bytes are valid.
+        // SAFETY: `format` wrote it, or `attach` loads its atomics, for which any bytes are valid.
         unsafe { self.mapping.base().cast::<Header>().as_ref() }
     }
 
-    /// The descriptor to hand to another process; none if the arena is private.
+    /// The descriptor to hand to another process; `None` if the arena is private.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.mapping.fd()
     }
 
-    /// Was it made by [`Arena::private`]?
+    /// Returns true if [`Arena::private`] made it.
     pub fn is_private(&self) -> bool {
         self.mapping.is_private()
     }
 
-    /// Has this process map what others have touched of a shared arena: its own first touch of each page then costs nothing.
+    /// Maps the pages of a shared arena that other processes have touched, so that this process's first touch
+    /// of each costs nothing.
     pub fn map_present(&self) {
         self.mapping.map_present();
     }
@@ -203,20 +205,22 @@ impl Arena {
         self.mapping.len_bytes() as u64
     }
 
-    /// Bytes that were ever handed out, header included: never goes down, for freed blocks stay blocks.
+    /// Bytes that were ever handed out, including the header. The figure never falls, since freed blocks stay
+    /// blocks.
     pub fn used_bytes(&self) -> u64 {
-        // ORDERING: Relaxed, a figure for people.
+        // ORDERING: Relaxed, a figure for messages.
         self.header().top.0.load(Relaxed)
     }
 
-    /// Bytes that it takes of the machine's memory, as the kernel says; of a private one, which nobody else writes, its size.
+    /// Bytes of memory that it uses, according to the kernel. For a private arena, which no other process
+    /// writes, its size.
     pub fn touched_bytes(&self) -> u64 {
         let touched =
             self.fd().and_then(|fd| rustix::fs::fstat(fd).ok()).map(|stat| stat.st_blocks as u64 * 512);
         touched.unwrap_or(self.capacity_bytes())
     }
 
-    /// The one thing that a newly attached process finds by itself. [`Ptr::NULL`] until it is set.
+    /// The one pointer that a newly attached process finds by itself. [`Ptr::NULL`] until it is set.
     pub fn root<T: Shared>(&self) -> Ptr<T> {
         // ORDERING: Acquire, pairs with the Release in `set_root`.
         Ptr::from_raw(self.header().root.load(Acquire))
@@ -228,13 +232,13 @@ impl Arena {
         self.header().root.store(root.raw(), Release);
     }
 
-    /// Where threads sleep until a word of this arena changes.
+    /// The table in which threads sleep until a word of this arena changes.
     #[inline]
     pub fn parking(&self) -> &ParkingTable {
         &self.header().parking
     }
 
-    /// The offset of something that lies in this arena: the key to park on.
+    /// The offset of a value in this arena, for instance as the key to park on.
     ///
     /// # Panics
     /// If it does not lie in this arena.
@@ -245,7 +249,7 @@ impl Arena {
         Ptr::from_raw(offset)
     }
 
-    /// What `ptr` names.
+    /// The value at `ptr`.
     ///
     /// # Panics
     /// If `ptr` is null, misaligned or outside the arena.
@@ -257,17 +261,18 @@ impl Arena {
         }
     }
 
-    /// What `ptr` names, or none if it is null, misaligned or outside: for offsets read from memory that may have been freed.
+    /// The value at `ptr`, or `None` if `ptr` is null, misaligned or outside: for offsets read from memory
+    /// that may have been freed.
     #[inline]
     pub fn try_get<T: Shared>(&self, ptr: Ptr<T>) -> Option<&T> {
         if !self.holds(ptr, 1) {
             return None;
         }
-        // SAFETY: in bounds and aligned; T is Shared, so valid for any bytes, and shared access is what it is made for.
+        // SAFETY: in bounds and aligned; T is Shared, so any bytes are valid, and shared access is allowed.
         Some(unsafe { self.mapping.base().add(ptr.raw() as usize).cast::<T>().as_ref() })
     }
 
-    /// The `n` things from `ptr` on.
+    /// The `n` values from `ptr` on.
     ///
     /// # Panics
     /// If `ptr` is null or misaligned, or the last of them lies outside the arena.
@@ -279,7 +284,8 @@ impl Arena {
         }
     }
 
-    /// The `n` things from `ptr` on, or none if it is null or misaligned, or the last of them lies outside: as [`Arena::try_get`].
+    /// The `n` values from `ptr` on, or `None` if `ptr` is null or misaligned, or the last of them lies
+    /// outside; see [`Arena::try_get`].
     #[inline]
     pub fn try_slice<T: Shared>(&self, ptr: Ptr<T>, n: usize) -> Option<&[T]> {
         if !self.holds(ptr, n) {
@@ -291,7 +297,7 @@ impl Arena {
         })
     }
 
-    /// Has the processor fetch the line at `offset`, wherever that is: nothing happens if it is outside.
+    /// Prefetches the line at any `offset`. Does nothing if it is outside.
     #[inline]
     pub fn prefetch(&self, offset: u64) {
         prefetch(self.mapping.base().as_ptr().wrapping_add(offset as usize));
@@ -312,7 +318,7 @@ impl Arena {
     #[track_caller]
     pub fn alloc<T: Shared>(&self, value: T) -> Result<Ptr<T>, Full> {
         let block = self.take(self.class_of::<T>(1)?)?;
-        // SAFETY: the block is ours alone and of T's class.
+        // SAFETY: only this caller has the block, and it is of T's class.
         Ok(unsafe { self.fill(block, value) })
     }
 
@@ -320,23 +326,22 @@ impl Arena {
     #[track_caller]
     pub fn alloc_slice<T: Shared>(&self, n: usize, make: impl FnMut(usize) -> T) -> Result<Ptr<T>, Full> {
         let block = self.take(self.class_of::<T>(n)?)?;
-        // SAFETY: the block is ours alone and of the class of n Ts.
+        // SAFETY: only this caller has the block, and it is of the class of n Ts.
         Ok(unsafe { self.fill_slice(block, n, make) })
     }
 
-    /// Allocates `n` zero values; returns the first. Large allocations touch no memory for it.
+    /// Allocates `n` zero values; returns the first. A large allocation touches no memory.
     #[track_caller]
     pub fn alloc_zeroed<T: Zeroed>(&self, n: usize) -> Result<Ptr<T>, Full> {
         let block = self.take(self.class_of::<T>(n)?)?;
-        // SAFETY: the block is ours alone and of the class of n Ts.
+        // SAFETY: only this caller has the block, and it is of the class of n Ts.
         Ok(unsafe { self.fill_zeroed(block, n) })
     }
 
-    /// Gives back what was allocated as `n` values at `ptr` (by this arena or a heap of it).
+    /// Frees `n` values that were allocated together at `ptr`, by this arena or a heap of it.
     ///
-    /// # Safety
-    /// Allocated so, not yet freed, and nobody relies on it any more. Readers that may still look at it obey the reuse rule
-    /// (module header of `arena`).
+    /// # Safety They were allocated so, are not yet freed, and no caller relies on them any more. Readers
+    /// that may still load them obey the reuse rule (module header of `arena`).
     pub unsafe fn free<T: Shared>(&self, ptr: Ptr<T>, n: usize) {
         let class = self.class_of::<T>(n).expect("what was allocated has a class");
         self.header().free[class.index()].push(|block| self.links(block), ptr.raw(), 1);
@@ -349,7 +354,7 @@ impl Arena {
         Class::of(bytes).ok_or(Full { wanted_bytes: bytes, capacity_bytes: self.capacity_bytes() })
     }
 
-    /// A block for one owner. The rest of the batch it came with goes back.
+    /// Takes a block for one owner. The rest of its batch returns to the shared list.
     fn take(&self, class: Class) -> Result<Block, Full> {
         #[cfg(feature = "planted")]
         if crate::planted::is_refused() {
@@ -365,7 +370,7 @@ impl Arena {
         Ok(Block { offset: first, untouched: fresh && count == 1 })
     }
 
-    /// A batch: first block, count, and whether it comes fresh from the top.
+    /// A batch: first block, count, and true if it is fresh memory from the top.
     pub(crate) fn take_batch(&self, class: Class) -> Result<(u64, u64, bool), Full> {
         if let Some((first, count)) = self.header().free[class.index()].pop(|block| self.links(block)) {
             if !(1..=class.batch()).contains(&count) {
@@ -408,7 +413,7 @@ impl Arena {
             let block = first + i * stride;
             let next = if i + 1 < count { block + stride } else { 0 };
             #[cfg(loom)]
-            // SAFETY: fresh memory that nobody knows; LINK_BYTES before the block are for the links.
+            // SAFETY: fresh memory that no other thread has; LINK_BYTES before the block are for the links.
             unsafe {
                 self.at::<Links>(block - LINK_BYTES).write(Links::new())
             };
@@ -420,8 +425,8 @@ impl Arena {
         Ok((first, count))
     }
 
-    /// A stretch of small blocks begins at the top, which moved from `from` to `to`: it gets a huge page. Small arenas, and large
-    /// blocks that may stay empty, do not pay for that.
+    /// Asks for a huge page, because a run of small blocks begins at the top, which moved from `from` to
+    /// `to`. Small arenas, and large blocks that may stay empty, get none.
     fn enlarge_pages(&self, class: Class, from: u64, to: u64) {
         let stretch = |at: u64| (at - 1) / HUGE_PAGE_BYTES as u64;
         if cfg!(not(loom)) && class.is_small() && to > SMALL_ARENA_BYTES && stretch(to) > stretch(from) {
@@ -429,7 +434,8 @@ impl Arena {
         }
     }
 
-    /// May `first` head a chain of `count` free blocks of this class? Sure is only a no.
+    /// Returns false if `first` cannot head a chain of `count` free blocks of this class. True is not
+    /// certain.
     pub(crate) fn could_be_chain(&self, class: Class, first: u64, count: u64) -> bool {
         let mut at = first;
         for _ in 0..count.min(class.batch()) {
@@ -437,13 +443,14 @@ impl Arena {
             if at < HEADER_BYTES || !at.is_multiple_of(class.align()) || !fits {
                 return false;
             }
-            // ORDERING: Relaxed, the block is the caller's if it is one.
+            // ORDERING: Relaxed, if it is a block, it is the caller's.
             at = self.links(at).chain.load(Relaxed);
         }
         count <= class.batch()
     }
 
-    /// Makes sure that a block of that class may begin there: lists of free blocks lie where others write.
+    /// Panics if no block of that class can begin there: other processes may overwrite the lists of free
+    /// blocks.
     #[inline]
     pub(crate) fn check_block(&self, class: Class, block: u64) {
         let fits = block >= HEADER_BYTES && block.saturating_add(class.bytes()) <= self.capacity_bytes();
@@ -460,7 +467,7 @@ impl Arena {
         if at.wrapping_sub(HEADER_BYTES) > last || !at.is_multiple_of(16) {
             bad_ptr(block);
         }
-        // SAFETY: in bounds and aligned, whatever the lists of free blocks say; links are atomics only.
+        // SAFETY: in bounds and aligned, whatever the lists of free blocks contain; links are atomics only.
         unsafe { &*self.at::<Links>(at) }
     }
 
@@ -509,7 +516,7 @@ impl Arena {
         let bytes = (n * size_of::<T>()) as u64;
         if !block.untouched {
             let by_page = bytes >= PUNCH_BYTES_MIN;
-            // SAFETY: a class beyond 64 KiB is whole pages, and the block is ours.
+            // SAFETY: a class beyond 64 KiB is whole pages, and only this caller has the block.
             if !by_page || !unsafe { self.mapping.punch(block.offset, bytes.next_multiple_of(4096)) } {
                 // SAFETY: inside the block (caller), unshared.
                 unsafe { self.at::<u8>(block.offset).write_bytes(0, bytes as usize) };
@@ -518,7 +525,7 @@ impl Arena {
         self.named(block, n)
     }
 
-    /// Tells a watcher what the block has become.
+    /// Tells the watcher the use of the block.
     #[inline]
     #[track_caller]
     fn named<T: Shared>(&self, block: Block, n: usize) -> Ptr<T> {
@@ -532,7 +539,7 @@ impl Arena {
 
 /// The first bytes of an arena stay on small pages.
 const SMALL_ARENA_BYTES: u64 = 8 << 20;
-/// From this size on a used block is made zero by giving its pages back: most of a large table is never touched.
+/// From this size on, a used block is zeroed by releasing its pages: most of a large table is never touched.
 const PUNCH_BYTES_MIN: u64 = 1 << 20;
 
 /// A block that its holder owns.
@@ -543,7 +550,7 @@ pub(crate) struct Block {
     pub(crate) untouched: bool,
 }
 
-/// Has the processor fetch the line at an address, which need not be one of anything.
+/// Prefetches the line at an address, which may be any number.
 #[inline]
 pub fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -555,11 +562,12 @@ pub fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// As [`prefetch`], for writing: the CPU that has the line loses it. For a lock that is taken after a wait for something else.
+/// As [`prefetch`], for writing: the CPU that has the line loses it. For a lock that is taken after another
+/// wait.
 #[inline]
 pub fn prefetch_to_write<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which faults at no address; a processor that does not know it does nothing.
+    // SAFETY: a hint, which faults at no address; a processor without it does nothing.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(at.cast())
     };

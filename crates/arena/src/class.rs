@@ -17,13 +17,13 @@ const SMALL_SIZES: [u32; 22] = [
     32768, 49152, 65536,
 ];
 
-/// A batch is what moves between a heap and the shared lists in one step: at most this many blocks …
+/// Most blocks in a batch, the unit that moves between a heap and the shared lists in one step.
 const BATCH_BLOCKS: u64 = if cfg!(loom) { 2 } else { 128 };
-/// … and at most this many bytes (but always one block).
+/// Most bytes in a batch, which always has at least one block.
 const BATCH_BYTES: u64 = 16 << 10;
 
 impl Class {
-    /// The smallest class that holds `bytes`; none if nothing does.
+    /// The smallest class that holds `bytes`; `None` if no class does.
     #[inline]
     pub(crate) fn of(bytes: u64) -> Option<Class> {
         let index = match bytes {
@@ -73,13 +73,13 @@ impl Class {
         Class(index as u8)
     }
 
-    /// Is the class cached by heaps?
+    /// Returns true if heaps cache the class.
     #[inline]
     pub(crate) fn is_small(self) -> bool {
         (self.0 as usize) < SMALL
     }
 
-    /// Blocks in a batch.
+    /// Number of blocks in a batch.
     #[inline]
     pub(crate) fn batch(self) -> u64 {
         (BATCH_BYTES / self.bytes()).clamp(1, BATCH_BLOCKS)

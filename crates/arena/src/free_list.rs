@@ -1,21 +1,20 @@
-//! Free blocks of one size class, shared by all: a Treiber stack of batches.
+//! Free blocks of one size class, shared by all processes: a Treiber stack of batches.
 //!
 //! State       head  offset / 16 of the top batch:38 | pushes:26
 //!             A free block carries [`Links`]: `chain` to the next block of its batch; in the first block of a batch also `below`
 //!             (first block of the batch beneath it) and `count` (blocks in the batch).
 //! Invariants  F1  A block is in at most one batch, a batch in at most one place: this stack, a heap, or the thread that popped it.
-//!             F2  Only the thread that popped a batch reads or writes `chain` and `count`; `below` is also read by poppers that come
-//!             too late.
+//!             F2  Only the thread that popped a batch reads or writes `chain` and `count`; late poppers also read `below`.
 //! ABA         A popper reads `head`, then `below` of the top block, then swaps `head`. If the block was popped and pushed again
 //!             in between, `below` may be stale; but every push counts up `pushes`, so the swap fails, unless exactly a
 //!             multiple of 2^26 pushes of this class happened inside that window and left the same block on top. At 10 ns a push
 //!             that is a popper preempted for 0.67 s or a multiple of it, hit to within one push, while the others keep to this
 //!             one class: accepted, and far rarer in fact, for heaps push batches of up to 128 blocks.
 //! Late reads  The late popper's read of `below` may hit a block that its new owner fills with plain stores. The value is
-//!             thrown away (the swap fails). Rust's model has no name for such a read, as for those of any seqlock; it is an aligned 8-byte
-//!             load of mapped memory, which is all that is used.
-//! Orderings   O1  push's swap (Release) pairs with pop's load (Acquire): the batch's links are seen whole.
-//! Loom        Loom's atomics are objects that must not be overwritten, so there the links stand before the block, made once.
+//!             discarded (the swap fails). Rust's memory model does not cover such a read, as with any seqlock. It is an aligned
+//!             8-byte load of mapped memory, and nothing else is relied on.
+//! Orderings   O1  push's swap (Release) pairs with pop's load (Acquire): the popper sees all of the batch's links.
+//! Loom        Loom's atomics are objects that must not be overwritten. So there the links stand before the block and are made once.
 
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -34,11 +33,11 @@ impl Links {
     }
 }
 
-/// Bytes that a block needs beside its payload: none, but under loom.
+/// Bytes that a block needs beside its payload: none, except under loom.
 pub(crate) const LINK_BYTES: u64 =
     if cfg!(loom) { size_of::<Links>().next_multiple_of(64) as u64 } else { 0 };
 
-/// A stack of batches. On a line of its own: lanes that refill different classes do not meet.
+/// A stack of batches. It has a line of its own, so that lanes that refill different classes share none.
 #[repr(C, align(64))]
 pub(crate) struct FreeList {
     head: AtomicU64,
@@ -57,18 +56,19 @@ impl FreeList {
         FreeList { head: AtomicU64::new(0) }
     }
 
-    /// Gives a batch back: `first` heads a chain of `count` blocks that nobody else knows (F1). `links_of`: the words of a block.
+    /// Pushes a batch: `first` heads a chain of `count` blocks that no other thread has (F1). `links_of`: the
+    /// links of a block.
     pub(crate) fn push<'a>(&self, links_of: impl Fn(u64) -> &'a Links, first: u64, count: u64) {
         let links = links_of(first);
         // ORDERING: Relaxed, published by the swap (O1).
         links.count.store(count, Relaxed);
-        // ORDERING: Relaxed, only a guess that the swap confirms.
+        // ORDERING: Relaxed, only a guess that the swap checks.
         let mut head = self.head.load(Relaxed);
         loop {
             // ORDERING: Relaxed, published by the swap (O1).
             links.below.store((head & OFFSET_MASK) * UNIT, Relaxed);
             let pushes = (head >> OFFSET_BITS).wrapping_add(1) << OFFSET_BITS;
-            // ORDERING: Release, O1. A failure reads only the next guess.
+            // ORDERING: Release, O1. A failure only yields the next guess.
             match self.head.compare_exchange_weak(head, pushes | (first / UNIT), Release, Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
@@ -86,11 +86,11 @@ impl FreeList {
                 return None;
             }
             let links = links_of(first);
-            // ORDERING: Relaxed, seen by O1 if it is current, thrown away if it is not (Late reads).
+            // ORDERING: Relaxed, visible by O1 if it is current, discarded if it is not (Late reads).
             let below = links.below.load(Relaxed);
             let next = (head & !OFFSET_MASK) | ((below / UNIT) & OFFSET_MASK);
-            // ORDERING: Acquire on both sides, O1: a success owns the links, a failure looks at another batch's. The swap keeps
-            // the release sequence of the pushes beneath it, as every read-modify-write does.
+            // ORDERING: Acquire on both sides, O1: a success owns the links, a failure reads another batch's.
+            // The swap keeps the release sequence of the pushes beneath it, as every read-modify-write does.
             match self.head.compare_exchange_weak(head, next, Acquire, Acquire) {
                 // ORDERING: Relaxed, O1 and F2.
                 Ok(_) => return Some((first, links.count.load(Relaxed))),

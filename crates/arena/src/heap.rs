@@ -1,12 +1,12 @@
 //! A lane's own cache of free blocks.
 //!
 //! State       a class: `loaded` (chain of `loaded_count` free blocks) and `spare` (a full batch, or 0).
-//! Invariants  H1  One owner at a time: the holder of the lane. So nothing here needs a read-modify-write; the words are atomics
+//! Invariants  H1  One owner at a time: the holder of the lane. So nothing here needs a read-modify-write. The words are atomics
 //!                 because the next owner may be a thread of another process, and so that death leaves no word half written.
-//!             H2  At most two batches a class are kept: what a lane frees beyond that goes to the shared lists.
-//! Death       Every step takes blocks out of one place before it puts them into the next, and the stores are Release, so that
+//!             H2  At most two batches a class are kept; blocks beyond that return to the shared lists.
+//! Death       Every step removes blocks from one place before it adds them to the next. The stores are Release, so that
 //!             they reach memory in that order: an owner that dies between two of them leaks at most one batch.
-//! Orderings   O1  Release stores of `loaded` and `spare`: order for the sake of Death. Between owners the lane's own lock orders.
+//! Orderings   O1  Release stores of `loaded` and `spare` keep the order for Death. Between owners, the lane's own lock orders.
 
 use crate::arena::{Arena, Block, Full};
 use crate::class::{self, Class};
@@ -16,7 +16,7 @@ use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{Relaxed, Release};
 
 crate::shared! {
-    /// A cache of free blocks for one owner at a time; put it into the record of a lane.
+    /// A cache of free blocks for one owner at a time; it is part of a lane's record.
     pub struct Heap { magazines: [Magazine; class::SMALL] }
 }
 
@@ -28,7 +28,7 @@ impl Heap {
     /// Allocates a `T`.
     ///
     /// # Safety
-    /// The caller is the heap's one owner, and the heap lies in `arena` or is used with it alone.
+    /// The caller is the heap's only owner, and the heap lies in `arena` or is used only with it.
     #[inline]
     #[track_caller]
     pub unsafe fn alloc<T: Shared>(&self, arena: &Arena, value: T) -> Result<Ptr<T>, Full> {
@@ -37,7 +37,7 @@ impl Heap {
             return arena.alloc(value);
         }
         let block = self.take(arena, class)?;
-        // SAFETY: the block is ours alone and of T's class.
+        // SAFETY: only this caller has the block, and it is of T's class.
         Ok(unsafe { arena.fill(block, value) })
     }
 
@@ -57,7 +57,7 @@ impl Heap {
             return arena.alloc_slice(n, make);
         }
         let block = self.take(arena, class)?;
-        // SAFETY: the block is ours alone and of the class of n Ts.
+        // SAFETY: only this caller has the block, and it is of the class of n Ts.
         Ok(unsafe { arena.fill_slice(block, n, make) })
     }
 
@@ -72,11 +72,11 @@ impl Heap {
             return arena.alloc_zeroed(n);
         }
         let block = self.take(arena, class)?;
-        // SAFETY: the block is ours alone and of the class of n Ts.
+        // SAFETY: only this caller has the block, and it is of the class of n Ts.
         Ok(unsafe { arena.fill_zeroed(block, n) })
     }
 
-    /// Gives back what was allocated as `n` values at `ptr`, by any heap or by the arena.
+    /// Frees `n` values that were allocated together at `ptr`, by any heap or by the arena.
     ///
     /// # Safety
     /// As [`alloc`](Self::alloc), and as [`Arena::free`].
@@ -91,7 +91,8 @@ impl Heap {
         }
     }
 
-    /// Forgets what cannot be a chain of free blocks: the last owner is dead, and may have scribbled over it.
+    /// Drops lists that cannot be chains of free blocks: the last owner is dead, and may have scribbled over
+    /// them.
     ///
     /// # Safety
     /// As [`alloc`](Self::alloc).
@@ -110,7 +111,7 @@ impl Heap {
         }
     }
 
-    /// Gives every cached block back to the shared lists.
+    /// Returns every cached block to the shared lists.
     ///
     /// # Safety
     /// As [`alloc`](Self::alloc).
@@ -139,7 +140,7 @@ impl Heap {
         }
         arena.check_block(class, first);
         let rest = if count > 1 {
-            // ORDERING: Relaxed, the block is ours (H1).
+            // ORDERING: Relaxed, only this owner has the block (H1).
             arena.links(first).chain.load(Relaxed)
         } else {
             0
@@ -159,7 +160,8 @@ impl Heap {
             magazine.spare.store(loaded, Release);
             (loaded, count) = (0, 0);
         }
-        // ORDERING: Relaxed, the block is ours (H1); the Release in `set_loaded` orders it for the sake of Death.
+        // ORDERING: Relaxed, only this owner has the block (H1); the Release in `set_loaded` orders it for
+        // Death.
         arena.links(block).chain.store(loaded, Relaxed);
         magazine.set_loaded(block, count + 1);
     }
@@ -173,7 +175,7 @@ impl Magazine {
         if count == 0 { (0, 0) } else { (first, count) }
     }
 
-    /// The count never promises more than the chain holds, whatever store was the owner's last.
+    /// The count never exceeds the chain's length, whichever store is the owner's last.
     #[inline]
     fn set_loaded(&self, first: u64, count: u64) {
         // ORDERING: Relaxed load (H1), Release stores (O1).
@@ -192,7 +194,7 @@ impl Magazine {
         // ORDERING: Relaxed, H1.
         let spare = self.spare.load(Relaxed);
         if spare != 0 {
-            // ORDERING: Release, O1: out of `spare` before it is handed out.
+            // ORDERING: Release, O1: removed from `spare` before it is handed out.
             self.spare.store(0, Release);
             return Ok((spare, class.batch()));
         }
@@ -204,7 +206,7 @@ impl Magazine {
         // ORDERING: Relaxed, H1.
         let spare = self.spare.load(Relaxed);
         if spare != 0 {
-            // ORDERING: Release, O1: out of the heap before it is in a list.
+            // ORDERING: Release, O1: removed from the heap before it is in a list.
             self.spare.store(0, Release);
             arena.give_batch(class, spare, class.batch());
         }

@@ -1,19 +1,19 @@
-//! Lanes: slots leased to threads of processes, and which of the holders live.
+//! Lanes: slots that threads of several processes lease, and the check whether a holder is alive.
 //!
-//! State       A table of slots, each a line with one word: the holder of the lane. What a lane is for (its operation, its blocks) lies in
-//!             the user's own record of the same number. [`seats`] says which processes live.
+//! State       A table of slots, each a line with one word: the holder of the lane. The lane's contents (its operation, its blocks) are in
+//!             the user's own record of the same number. [`seats`] tells which processes live.
 //!             word  0: free; else thread:22 | seat:11 | generation:31. Thread 0: the process keeps the lane, and none of its threads
 //!             has it (parked).
-//! Invariants  L1  A lane has at most one holder: the word changes by compare-and-exchange alone.
+//! Invariants  L1  A lane has at most one holder: the word changes only by compare-and-exchange.
 //!             L2  A lane is taken from a holder only if the kernel says that its address space has ended, or, within one process, that
-//!                 its thread has. The lease then says `died`. It is asked again behind the exchange: a look is old by then, and the number
-//!                 of a thread that had ended may be a living one's, which has leased that very lane since. Then the lane goes back. (Of
-//!                 an address space there is no second of the same name.)
-//!             L3  A caller that gets `died` must bring the lane's record in order before it uses or releases the lane. If it dies too,
-//!                 the next one gets `died` again: the settler is the holder.
+//!                 its thread has. The lease then says `died`. The check is repeated behind the exchange. By then the first check is
+//!                 old: the number of an ended thread may have been reused by a living one that has leased this very lane. Then the
+//!                 lane is returned. (An address space is never followed by another one of the same name.)
+//!             L3  A caller that gets `died` must repair the lane's record before it uses or releases the lane. If it dies too,
+//!                 the next caller gets `died` again: the settler is the holder.
 //!             L4  A forked child sits on a seat of its own, or has no lane.
-//!             L5  Every word may hold anything, because other users may write it: it leads nowhere without a check.
-//! Search      A thread starts where it found its last lane, at first at a place of its own, so leases seldom meet.
+//!             L5  Every word may contain anything, because other users may write it: it is checked before it is used.
+//! Search      A thread starts where it found its last lane, at first at a place of its own, so leases rarely collide.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicU32;
@@ -25,7 +25,7 @@ use crate::seats::{self, SEATS, Seat, Tag};
 use crate::shared::{Shared, Zeroed};
 use crate::sync::atomic::{AtomicU32 as SharedU32, AtomicU64};
 
-/// Number of a lane, from 1. 0 is nobody.
+/// Number of a lane, from 1. 0 means no lane.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct LaneId(pub u16);
@@ -44,7 +44,7 @@ impl LaneId {
     }
 }
 
-/// The holder of a lane: a process and one of its threads, as the lane's word says.
+/// The holder of a lane: a process and one of its threads, as the lane's word names them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder(u64);
 
@@ -54,19 +54,19 @@ impl Holder {
         Tag::of(self.0)
     }
 
-    /// The thread, as its own process numbers it; 0: the lane is parked.
+    /// The thread, in its own process's numbering; 0: the lane is parked.
     pub fn thread(self) -> u32 {
         (self.0 & seats::THREAD_MASK) as u32
     }
 }
 
-/// A lane that the calling thread now holds.
+/// A lane that the calling thread holds now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a lane that is not released stays leased while the process lives"]
 pub struct Lease {
-    /// Which.
+    /// The lane.
     pub lane: LaneId,
-    /// Its last holder died with it: settle what it left before anything else (L3).
+    /// True: its last holder died with it. The caller must settle the lane before anything else (L3).
     pub died: bool,
     holder: Holder,
 }
@@ -75,7 +75,7 @@ pub struct Lease {
 #[derive(thiserror::Error, Debug, Clone, Copy, PartialEq, Eq)]
 #[error("all {lanes} lanes are in use: fewer threads at once, or more lanes")]
 pub struct NoLane {
-    /// Lanes of the table.
+    /// Number of lanes in the table.
     pub lanes: u16,
 }
 
@@ -83,11 +83,12 @@ pub struct NoLane {
 #[derive(thiserror::Error, Debug, Clone, Copy, PartialEq, Eq)]
 #[error("lane {} is not held under this lease: release a lane once", lane.0)]
 pub struct NotOwner {
-    /// Which.
+    /// The lane.
     pub lane: LaneId,
 }
 
-/// The lanes of an engine. An arena has at most one table: its processes sit on locks of the arena's file.
+/// The lanes of an engine. An arena has at most one table, because the seats of its processes are locks of
+/// the arena's file.
 #[repr(C)]
 pub struct LaneTable {
     slots: Ptr<Slot>,
@@ -101,7 +102,7 @@ unsafe impl Shared for LaneTable {}
 #[repr(C, align(64))]
 struct Slot {
     owner: AtomicU64,
-    /// The holder that somebody waits for in vain (see [`LaneTable::ask`]).
+    /// The holder that a thread has waited for too long (see [`LaneTable::ask`]).
     asked: AtomicU64,
 }
 
@@ -115,21 +116,21 @@ unsafe impl Zeroed for Slot {
 }
 
 thread_local! {
-    /// Where this thread looks first.
+    /// The place where this thread's search starts.
     static START: Cell<u32> = {
         static THREADS: AtomicU32 = AtomicU32::new(0);
         if cfg!(any(loom, shuttle)) {
-            // There all threads of a model are one to the system; nothing may differ between runs.
+            // Under a model checker all threads of a model are one to the system, and runs must not differ.
             return Cell::new(0);
         }
-        // ORDERING: Relaxed, any distribution is right.
+        // ORDERING: Relaxed, any distribution will do.
         let nth = THREADS.fetch_add(1, Relaxed);
         Cell::new(nth.wrapping_add(std::process::id().wrapping_mul(0x9E37_79B1) >> 16))
     };
 }
 
-/// The calling thread looks for a lane from the `nth` on, as if it had found that one last. Where a thread looks at first depends on
-/// its process's number; a rig whose runs must be the same each time says it.
+/// Makes the calling thread search for a lane from the `nth` on, as if that were its last one. By default the
+/// start depends on the process's number. A rig whose runs must be identical sets it.
 pub fn look_first_at(nth: u32) {
     START.set(nth);
 }
@@ -151,25 +152,25 @@ impl LaneTable {
         self.len as u16
     }
 
-    /// Never: a table has at least one lane.
+    /// Always false: a table has at least one lane.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Gives the calling process a seat: to be done once in each process, also a forked one.
+    /// Gives the calling process a seat. Each process calls this once, also a forked one.
     ///
     /// # Errors
-    /// The system's: no descriptor of the arena is left, no `/proc`, or all seats are taken.
+    /// The system's: there is no descriptor of the arena any more, no `/proc`, or all seats are taken.
     pub fn sit(&self, arena: &Arena) -> std::io::Result<Seat> {
         Seat::take(arena, arena.slice(self.seats, SEATS as usize))
     }
 
-    /// Has this process's address space ended? False also where that cannot be found out.
+    /// Returns true if this process's address space has ended. Returns false if that is unknown.
     pub fn is_gone(&self, arena: &Arena, process: Tag) -> bool {
         seats::is_gone(arena, arena.slice(self.seats, SEATS as usize), process)
     }
 
-    /// Gives the calling thread, whose process sits on `seat`, a lane that nobody living holds.
+    /// Gives the calling thread, whose process sits on `seat`, a lane that no living thread holds.
     pub fn lease(&self, arena: &Arena, seat: &Seat) -> Result<Lease, NoLane> {
         let start = START.get();
         let mut lanes = (0..self.len).map(|step| start.wrapping_add(step) % self.len);
@@ -182,7 +183,8 @@ impl LaneTable {
         Ok(lease)
     }
 
-    /// Gives the calling thread this very lane, unless somebody living (itself included) holds it. To find and settle the dead.
+    /// Gives the calling thread this very lane, unless a living thread (including itself) holds it. For
+    /// settling dead lanes.
     ///
     /// # Panics
     /// If there is no such lane.
@@ -194,7 +196,7 @@ impl LaneTable {
         self.lease_from(arena, lane, Holder(word), seat, || self.is_dead(arena, Holder(word), seat))
     }
 
-    /// Takes a lane from a holder that `is_dead` says to be dead, before and after (L2).
+    /// Takes a lane from a holder if `is_dead` returns true before and after the exchange (L2).
     ///
     /// # Panics
     /// If there is no such lane.
@@ -210,14 +212,14 @@ impl LaneTable {
         if is_dead() {
             return Some(lease);
         }
-        // Nobody else touches a lane that is held: this holder's word is still there.
+        // No other thread changes a lane that is held: the word is still the one stored here.
         let _back = self.give(arena, lease, holder.0);
         None
     }
 
     fn replace(&self, arena: &Arena, lane: LaneId, from: u64, seat: &Seat) -> Option<Lease> {
         let owner = &self.slot(arena, lane).owner;
-        // ORDERING: Relaxed, a guess that the exchange checks: a search must not write lines that others hold.
+        // ORDERING: Relaxed, a guess that the exchange checks: a search must not write lines of other lanes.
         if owner.load(Relaxed) != from {
             return None;
         }
@@ -234,7 +236,7 @@ impl LaneTable {
         Some(Holder(self.slot(arena, lane).owner.load(SeqCst))).filter(|holder| holder.0 != 0)
     }
 
-    /// Is the holder dead, as far as a process that sits on `seat` can know (L2)?
+    /// Returns true if the holder is dead, as far as a process that sits on `seat` can know (L2).
     pub fn is_dead(&self, arena: &Arena, holder: Holder, seat: &Seat) -> bool {
         if holder.process() == seat.tag() {
             return holder.thread() != 0 && seat.has_lost(holder.thread());
@@ -242,7 +244,7 @@ impl LaneTable {
         self.is_gone(arena, holder.process())
     }
 
-    /// Gives the lane back.
+    /// Releases the lane.
     ///
     /// # Errors
     /// [`NotOwner`] if it is not held under this lease.
@@ -253,7 +255,8 @@ impl LaneTable {
         self.give(arena, lease, 0)
     }
 
-    /// Leaves the lane to a process, whose threads may [`unpark`](Self::unpark) it, and nobody else while that process lives.
+    /// Parks the lane for a process: only its threads may [`unpark`](Self::unpark) it while that process
+    /// lives.
     ///
     /// # Errors
     /// As [`release`](Self::release).
@@ -277,7 +280,7 @@ impl LaneTable {
         self.replace(arena, lane, seat.tag().word(), seat)
     }
 
-    /// Asks the daemon's round to look at this holder: a thread waits for it in vain.
+    /// Asks the daemon's round to check this holder, because a thread has waited for it too long.
     ///
     /// # Panics
     /// If there is no such lane.
@@ -289,7 +292,7 @@ impl LaneTable {
         }
     }
 
-    /// Was it asked about this lane's present holder since the last look?
+    /// Returns the lane's present holder, if [`LaneTable::ask`] named it since the last call.
     ///
     /// # Panics
     /// If there is no such lane.

@@ -1,16 +1,16 @@
 //! Volatile memory that threads and processes share.
 //!
-//! All volatile state of an engine lives in one [`Arena`]: a mapping, private or backed by a memfd, in which things are named by
-//! offset ([`Ptr`]) and never by address, so that every process may map it wherever it likes.
+//! All volatile state of an engine lives in one [`Arena`]: a mapping, private or backed by a memfd. Pointers
+//! in it are offsets ([`Ptr`]), never addresses, so that every process may map it at any address.
 //!
 //! | module    | what it holds |
 //! |-----------|---------------|
 //! | [`Arena`] | the mapping, typed allocation, checked access |
 //! | [`Heap`]  | a lane's own cache of free blocks: no atomic read-modify-write on the common path |
-//! | [`park`]  | sleeping on any word of the arena, without a bit of its own for waiters |
+//! | [`park`]  | sleeping on any word of the arena, without a waiter bit in the word |
 //! | `lanes`   | slots leased to threads of processes |
-//! | [`seats`] | which processes live: locks that the kernel drops when an address space ends |
-//! | [`watch`] | a tool that looks at memory from outside is told the use of each block |
+//! | [`seats`] | which processes are alive: locks that the kernel drops when an address space ends |
+//! | [`watch`] | reports the use of each block to a tool that looks at memory from outside |
 //! | [`sync`]  | std's atomics, or those of a model checker under `--cfg loom` and `--cfg shuttle` |
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! Mappings: where an arena's bytes come from.
+//! Mappings: the memory of an arena.
 
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -17,9 +17,8 @@ pub(crate) struct Mapping {
     fd: Option<Kept>,
 }
 
-/// A descriptor that the program may close behind our back (`closefrom`), and use its number for something else: it is used, and closed,
-/// only
-/// while it is what it was.
+/// A descriptor that the program may close without our knowledge (`closefrom`) and whose number it may reuse.
+/// It is used, and closed, only while it is still the same file.
 struct Kept {
     fd: ManuallyDrop<OwnedFd>,
     device: u64,
@@ -41,19 +40,19 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if self.get().is_some() {
-            // SAFETY: dropped here alone.
+            // SAFETY: dropped only here.
             unsafe { ManuallyDrop::drop(&mut self.fd) };
         }
     }
 }
 
-// SAFETY: a mapping has no thread of its own; what may be done with its bytes is the arena's affair.
+// SAFETY: a mapping belongs to no thread; the arena decides how its bytes are used.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; nothing here changes after construction.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory of this process. Pages that nobody touches cost nothing.
+    /// Zeroed memory of this process. Untouched pages cost nothing.
     pub(crate) fn private(len_bytes: usize) -> rustix::io::Result<Mapping> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
@@ -77,7 +76,7 @@ impl Mapping {
         Mapping::of(fd)
     }
 
-    /// Maps what `fd` names, whole. The descriptor must be sealed against shrinking.
+    /// Maps all of the file `fd`. The descriptor must be sealed against shrinking.
     pub(crate) fn of(fd: OwnedFd) -> rustix::io::Result<Mapping> {
         if !rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
             return Err(rustix::io::Errno::PERM);
@@ -86,13 +85,13 @@ impl Mapping {
         let len_bytes = rustix::fs::fstat(&file)?.st_size as usize;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
         let at = Reserved::new(len_bytes)?;
-        // SAFETY: replaces a part of the reservation just made, which nobody knows of.
+        // SAFETY: replaces a part of the reservation just made, which no other thread knows.
         let base = unsafe {
             rustix::mm::mmap(at.aligned(), len_bytes, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0)?
         };
         at.keep(len_bytes);
-        // A core of one of many processes need not have the memory of all: most of it was never touched, and writing it out would.
-        // SAFETY: the mapping just made. Advice only.
+        // A core dump of one of many processes must not contain the memory of all: most of it was never
+        // touched, and the dump would write it out. SAFETY: the mapping just made. Advice only.
         let _ = unsafe { rustix::mm::madvise(base, len_bytes, Advice::LinuxDontDump) };
         Ok(Mapping::new(base, len_bytes, Some(Kept::of(file.into())?)))
     }
@@ -119,23 +118,24 @@ impl Mapping {
         self.fd.is_none()
     }
 
-    /// Puts a huge page under the part of the mapping around `offset`, if the kernel will: advice does not reach shared memory where
-    /// the system's setting for it is "never", as it is by default.
+    /// Puts a huge page under the part of the mapping around `offset`, if the kernel permits. Advice has no
+    /// effect on shared memory where the system's setting is "never", which is the default.
     pub(crate) fn collapse_at(&self, offset: u64) {
         let start = offset as usize / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         if start + HUGE_PAGE_BYTES > self.len_bytes {
             return;
         }
-        // SAFETY: inside the mapping. The kernel wants a page that is there.
+        // SAFETY: inside the mapping. The kernel requires that the page exists.
         unsafe { self.base.as_ptr().add(start).read_volatile() };
-        // SAFETY: inside the mapping; no byte changes, and what fails (kernels before 6.1, no memory in one piece) changes nothing.
+        // SAFETY: inside the mapping; no byte changes. A failure (kernels before 6.1, no contiguous memory)
+        // changes nothing.
         let _ = unsafe {
             libc::madvise(self.base.as_ptr().add(start).cast(), HUGE_PAGE_BYTES, libc::MADV_COLLAPSE)
         };
     }
 
-    /// Maps the pages that the memory has already, also those that another process touched first; none is made. What cannot be had now
-    /// is had page by page.
+    /// Maps the existing pages of the memory, also those that another process touched first, and creates
+    /// none. Pages that cannot be mapped now are mapped one by one later.
     pub(crate) fn map_present(&self) {
         let Some(fd) = self.fd() else { return };
         let mut from = 0;
@@ -153,10 +153,9 @@ impl Mapping {
         }
     }
 
-    /// Makes `[offset, offset + len)`, whole pages, zero by giving the pages back; false if the kernel would not.
+    /// Zeroes whole pages `[offset, offset + len)` by releasing them; returns false if the kernel refuses.
     ///
-    /// # Safety
-    /// Nobody uses those bytes.
+    /// # Safety No thread uses those bytes.
     pub(crate) unsafe fn punch(&self, offset: u64, len_bytes: u64) -> bool {
         let advice = if self.fd.is_some() { Advice::LinuxRemove } else { Advice::LinuxDontNeed };
         // SAFETY: inside the mapping, unused (caller).
@@ -170,8 +169,7 @@ impl Mapping {
 impl Mapping {
     /// Unmaps it, once and early.
     ///
-    /// # Safety
-    /// Nobody uses it any more, and it is not dropped.
+    /// # Safety No thread uses it any more, and it is not dropped.
     pub(crate) unsafe fn abandon(&self) {
         // SAFETY: the caller's promise.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };

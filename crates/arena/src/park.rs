@@ -1,4 +1,4 @@
-//! Sleeping until a word changes, on any word of the arena, without a bit of its own for waiters.
+//! Sleeping until a word changes, on any word of the arena, without a waiter bit in that word.
 //!
 //! State       A table of buckets, chosen by hash of the key. One word a bucket: `turn:31 | waiters:1`.
 //!             A waiter sets the bit before it looks at its word for the last time; a waker that finds the bit set clears it
@@ -15,10 +15,10 @@
 //!               a waiter not yet asleep is refused by the kernel's comparison (W3), one asleep is woken. It looks again.
 //!             A waiter that came between K1 and a failed K2 did its W1 after K2', hence after K0: it sees K0, as in the first case.
 //!             The word repeats after 2^31 turns: a waiter would have to stand between W1 and W3 for that many wakes of waiters.
-//! Cost        `wake` with nobody waiting: one load of a line that nobody writes. No fence: K0 was SeqCst, which on x86 costs
+//! Cost        `wake` without waiters: one load of a line that is not written. No fence: K0 was SeqCst, which on x86 costs
 //!             nothing over any other locked instruction.
-//! Death       A dead waiter leaves at most the bit: the next waker makes one system call in vain. Nothing is counted.
-//! Collisions  Two keys in one bucket: waiters of one are woken in vain and look again.
+//! Death       A dead waiter leaves at most the bit: the next waker makes one unnecessary system call. Nothing is counted.
+//! Collisions  Two keys in one bucket: waiters of one are woken unnecessarily and check again.
 //! Loom        Loom gives SeqCst accesses the strength of AcqRel only, so under loom fences stand where the argument above uses
 //!             S; the futex is that of `sync`, so that a lost wake-up is a deadlock, which loom reports.
 
@@ -33,19 +33,19 @@ use crate::sync::atomic::fence;
 /// How a wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waited {
-    /// `still_blocked` said no.
+    /// `still_blocked` returned false.
     Unblocked,
-    /// It still said yes when the time was over.
+    /// It still returned true when the time was over.
     TimedOut,
 }
 
-/// Buckets that sleepers hash into. Every arena has one: [`Arena::parking`](crate::Arena::parking).
+/// Buckets into which sleepers hash. Every arena has one table: [`Arena::parking`](crate::Arena::parking).
 #[repr(C, align(64))]
 pub struct ParkingTable {
     buckets: [Bucket; BUCKETS],
 }
 
-/// Collisions cost spurious wakes, so many more than threads that sleep at once.
+/// Collisions cost unnecessary wakes, so there are many more buckets than threads that sleep at once.
 const BUCKETS: usize = if cfg!(loom) { 8 } else { 256 };
 
 // SAFETY: atomics only (under loom, objects that are made in place and never dropped).
@@ -58,8 +58,9 @@ unsafe impl Zeroed for ParkingTable {
 }
 
 impl ParkingTable {
-    /// Sleeps until `still_blocked` says no, or `timeout` has passed. `key`: any number that the waker knows too, usually the
-    /// raw offset of the word. Spin a little first: this costs system calls.
+    /// Sleeps until `still_blocked` returns false, or `timeout` has passed. `key`: any number that the waker
+    /// knows too, usually the raw offset of the word. Callers should spin a little first, because this costs
+    /// system calls.
     ///
     /// `still_blocked` must read with SeqCst what the waker writes with SeqCst (P1, P2).
     pub fn wait(&self, key: u64, still_blocked: impl Fn() -> bool, timeout: Option<Duration>) -> Waited {
@@ -80,7 +81,7 @@ impl ParkingTable {
         }
     }
 
-    /// Wakes the threads that wait for `key`. To be called after the SeqCst store that ends the wait (P1).
+    /// Wakes the threads that wait for `key`. Called after the SeqCst store that ends the wait (P1).
     #[inline]
     pub fn wake(&self, key: u64) {
         #[cfg(loom)]
@@ -129,11 +130,11 @@ pub use crate::sync::{futex_wait, futex_wake};
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     use rustix::thread::futex;
     let timeout = timeout.and_then(|timeout| rustix::fs::Timespec::try_from(timeout).ok());
-    // Woken, changed before, timed out, a signal: the caller looks at the word in each case.
+    // Woken, changed before, timed out, or a signal: the caller checks the word in each case.
     let _ = futex::wait(word, futex::Flags::empty(), expected, timeout.as_ref());
 }
 
-/// Wakes at most `n` of those that sleep on `word`, in any process; returns how many.
+/// Wakes at most `n` threads that sleep on `word`, in any process; returns their number.
 #[cfg(not(any(loom, shuttle)))]
 pub fn futex_wake(word: &AtomicU32, n: u32) -> usize {
     use rustix::thread::futex;

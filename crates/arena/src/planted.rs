@@ -1,4 +1,4 @@
-//! Requests that are refused on purpose: what does a call do whose N-th request finds no memory?
+//! Allocations that are refused on purpose, to test calls whose N-th allocation finds no memory.
 
 use std::cell::Cell;
 
@@ -7,18 +7,18 @@ thread_local! {
     static REFUSED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The calling thread's `n`-th request from now on is refused, from 1; with 0 none is.
+/// Refuses the calling thread's `n`-th request from now on, counted from 1; 0 refuses none.
 pub fn refuse(n: u64) {
     REQUESTS.set(0);
     REFUSED.set(n);
 }
 
-/// Requests of the calling thread since [`refuse`].
+/// Number of requests of the calling thread since [`refuse`].
 pub fn requests() -> u64 {
     REQUESTS.get()
 }
 
-/// A request is made: is it the one?
+/// Counts a request. Returns true if it is the one to refuse.
 pub(crate) fn is_refused() -> bool {
     REQUESTS.set(REQUESTS.get() + 1);
     REQUESTS.get() == REFUSED.get()

@@ -1,4 +1,4 @@
-//! Offsets into an arena that know what lies there.
+//! Typed offsets into an arena.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,10 +11,11 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub struct Ptr<T>(u64, PhantomData<fn() -> T>);
 
 impl<T> Ptr<T> {
-    /// Names nothing.
+    /// Points to nothing.
     pub const NULL: Self = Ptr(0, PhantomData);
 
-    /// The pointer whose [`raw`](Self::raw) is `raw`. A number of other origin names garbage, never memory outside the arena.
+    /// The pointer whose [`raw`](Self::raw) is `raw`. Any other number leads to arbitrary contents, never to
+    /// memory outside the arena.
     #[inline]
     pub const fn from_raw(raw: u64) -> Self {
         Ptr(raw, PhantomData)
@@ -26,7 +27,7 @@ impl<T> Ptr<T> {
         self.0
     }
 
-    /// Is this [`NULL`](Self::NULL)?
+    /// Returns true if this is [`NULL`](Self::NULL).
     #[inline]
     pub const fn is_null(self) -> bool {
         self.0 == 0
@@ -59,7 +60,7 @@ impl<T> fmt::Debug for Ptr<T> {
     }
 }
 
-// SAFETY: an integer; it is no pointer to the machine.
+// SAFETY: an integer; the machine does not use it as a pointer.
 unsafe impl<T: 'static> Shared for Ptr<T> {}
 // SAFETY: NULL is 0.
 unsafe impl<T: 'static> Zeroed for Ptr<T> {
@@ -68,7 +69,8 @@ unsafe impl<T: 'static> Zeroed for Ptr<T> {
     }
 }
 
-/// A [`Ptr`] that changes under many threads. Orderings are the caller's, and mean what they mean on an `AtomicU64`.
+/// A [`Ptr`] that many threads may change. The caller chooses orderings; they mean the same as on an
+/// `AtomicU64`.
 #[repr(transparent)]
 pub struct AtomicPtr<T>(AtomicU64, PhantomData<fn() -> T>);
 
@@ -90,13 +92,13 @@ impl<T> AtomicPtr<T> {
         self.0.store(ptr.raw(), order);
     }
 
-    /// Stores and returns what was there.
+    /// Stores `ptr` and returns the old pointer.
     #[inline]
     pub fn swap(&self, ptr: Ptr<T>, order: Ordering) -> Ptr<T> {
         Ptr::from_raw(self.0.swap(ptr.raw(), order))
     }
 
-    /// Stores `new` if `current` is there; either way tells what was there.
+    /// Stores `new` if the pointer is `current`; returns the old pointer in either case.
     #[inline]
     pub fn compare_exchange(
         &self,
@@ -112,7 +114,7 @@ impl<T> AtomicPtr<T> {
     }
 }
 
-// SAFETY: an atomic integer; it is no pointer to the machine.
+// SAFETY: an atomic integer; the machine does not use it as a pointer.
 unsafe impl<T: 'static> Shared for AtomicPtr<T> {}
 // SAFETY: NULL is 0.
 unsafe impl<T: 'static> Zeroed for AtomicPtr<T> {

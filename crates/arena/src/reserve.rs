@@ -1,4 +1,4 @@
-//! Addresses before there is anything to map there.
+//! Reserved addresses, for mapping a file at an aligned address.
 
 use std::ffi::c_void;
 use std::mem::forget;
@@ -8,11 +8,12 @@ use rustix::io::{Errno, Result};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::param::page_size;
 
-/// What one entry of the last but one level of page tables maps, on x86-64 and on aarch64 with 4 KiB pages.
+/// Bytes that one entry of the second-lowest page-table level maps, on x86-64 and on aarch64 with 4 KiB
+/// pages.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Addresses for a mapping of a file that begins where a huge page may begin. The kernel maps a file by huge pages only where its
-/// pages and the addresses agree; otherwise look-ups of many files walk page tables again and again.
+/// Addresses for a mapping of a file, aligned to a huge page. The kernel uses huge pages for a file only
+/// where file offset and address agree; otherwise look-ups of many files walk page tables again and again.
 pub(crate) struct Reserved {
     base: *mut c_void,
     len_bytes: usize,
@@ -27,7 +28,7 @@ impl Reserved {
         Ok(Reserved { base, len_bytes })
     }
 
-    /// Where to map.
+    /// The address to map at.
     pub(crate) fn aligned(&self) -> *mut c_void {
         self.base.wrapping_byte_add(self.skipped())
     }
@@ -36,12 +37,13 @@ impl Reserved {
         self.base.addr().next_multiple_of(HUGE_PAGE_BYTES) - self.base.addr()
     }
 
-    /// `len_bytes` from the aligned address are in use now; the rest goes.
+    /// Keeps `len_bytes` from the aligned address, and unmaps the rest.
     pub(crate) fn keep(self, len_bytes: usize) {
         let used = self.skipped() + len_bytes.next_multiple_of(page_size());
         for (from, to) in [(0, self.skipped()), (used, self.len_bytes)] {
             if from < to {
-                // SAFETY: the parts of the reservation that nothing has replaced. A failure would leave addresses unused.
+                // SAFETY: parts of the reservation that were not replaced. A failure would leave addresses
+                // unused.
                 let _ = unsafe { munmap(self.base.wrapping_byte_add(from), to - from) };
             }
         }
@@ -51,7 +53,7 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        // SAFETY: nobody knows of it.
+        // SAFETY: no other thread knows it.
         let _ = unsafe { munmap(self.base, self.len_bytes) };
     }
 }

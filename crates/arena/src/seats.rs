@@ -1,15 +1,15 @@
-//! Seats: which processes live, by the kernel's word.
+//! Seats: which processes are alive, according to the kernel.
 //!
 //! State       A seat is one byte of the arena's file, and a generation in the arena. A process sits on it by an exclusive lock of that
 //!             byte through an open file description of its own (`F_OFD_SETLK`). It maps one page of that description, keeps the page
 //!             from its children (`MADV_DONTFORK`), and closes the descriptor: from then on the mapping alone keeps the lock.
-//! Invariants  S1  The kernel drops the lock when the address space ends (exit, exec, kill of the last thread), and not before: closing
-//!                 descriptors does not, a fork gives nothing of it to the child, numbers of processes and namespaces play no part.
+//! Invariants  S1  The kernel drops the lock when the address space ends (exit, exec, kill of the last thread), and not before. Closing
+//!                 descriptors does not drop it, and a fork passes nothing of it to the child. Process numbers and namespaces play no part.
 //!             S2  A process that has just locked a seat raises its generation before it writes its identity there. So a process of an
 //!                 older generation is gone, and one of the present generation is gone if the byte is not locked.
-//!             S3  The page is at the offset `seat * 4096`: `/proc/PID/maps` shows which process has which seat, to users who may read it.
-//! Doubt       A fork by another thread between opening and closing leaves the child a descriptor, and the seat taken until the child
-//!             ends or executes something else. A caller that cannot ask (no descriptor of the arena is left) takes the process for alive.
+//!             S3  The page is at the offset `seat * 4096`. So `/proc/PID/maps` shows the seat of each process to users who may read it.
+//! Doubt       If another thread forks between opening and closing, the child has the descriptor. The seat stays taken until the child
+//!             ends or executes another program. A caller that cannot ask (without a descriptor of the arena) takes the process for alive.
 
 use std::fs::File;
 use std::io;
@@ -21,7 +21,7 @@ use crate::arena::Arena;
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::SeqCst;
 
-/// Processes that can sit at once.
+/// Number of processes that can sit at once.
 pub const SEATS: u16 = if cfg!(any(loom, shuttle)) { 8 } else { 1024 };
 /// Bytes of a seat's page.
 pub const PAGE_BYTES: u64 = 4096;
@@ -33,12 +33,12 @@ const GENERATION_SHIFT: u32 = THREAD_BITS + SEAT_BITS;
 const GENERATION_MASK: u32 = (1 << (64 - GENERATION_SHIFT)) - 1;
 const _: () = assert!((SEATS as u64) < 1 << SEAT_BITS);
 
-/// A process: its seat, and the seat's generation. Of all processes of a mount no two have the same.
+/// A process: its seat, and the seat's generation. No two processes of a mount have the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tag(u64);
 
 impl Tag {
-    /// From a word that may say anything.
+    /// Decodes a word, which may contain anything.
     pub fn of(word: u64) -> Tag {
         Tag(word & !THREAD_MASK)
     }
@@ -47,12 +47,12 @@ impl Tag {
         Tag(u64::from(generation & GENERATION_MASK) << GENERATION_SHIFT | u64::from(seat + 1) << THREAD_BITS)
     }
 
-    /// As a number; never 0 of a process that sits.
+    /// As a number; never 0 for a process that sits.
     pub fn word(self) -> u64 {
         self.0
     }
 
-    /// Which seat; `None` if the word made no sense.
+    /// The seat; `None` if the word is invalid.
     pub fn seat(self) -> Option<u16> {
         let number = (self.0 >> THREAD_BITS) as u16 & ((1 << SEAT_BITS) - 1);
         number.checked_sub(1).filter(|seat| *seat < SEATS)
@@ -63,14 +63,15 @@ impl Tag {
     }
 }
 
-/// Where the calling process sits. Dropping it changes nothing: a forked child drops its parent's. [`Seat::leave`] stands up.
+/// The seat of the calling process. Dropping it changes nothing, because a forked child drops its parent's.
+/// [`Seat::leave`] gives it up.
 pub struct Seat {
     tag: Tag,
     pid: u32,
     page: *mut std::ffi::c_void,
 }
 
-// SAFETY: the page is never looked at; it is only unmapped, once.
+// SAFETY: the page is never accessed; it is only unmapped, once.
 unsafe impl Send for Seat {}
 // SAFETY: as above.
 unsafe impl Sync for Seat {}
@@ -79,13 +80,13 @@ impl Seat {
     pub(crate) fn take(arena: &Arena, seats: &[AtomicU32]) -> io::Result<Seat> {
         let pid = std::process::id();
         if crate::sync::in_model() || arena.fd().is_none() && arena.is_private() {
-            // One process, and nobody else to ask about it.
+            // There is one process only, and no other can check it.
             let generation = seats[0].fetch_add(1, SeqCst).wrapping_add(1);
             return Ok(Seat { tag: Tag::new(0, generation), pid, page: std::ptr::null_mut() });
         }
         let gone = || io::Error::other("the program has closed the descriptor of the arena");
         let fd = arena.fd().ok_or_else(gone)?;
-        // Opened anew: the lock belongs to this description, which this process alone has.
+        // A separate open: the lock belongs to this description, which only this process has.
         let own = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let own = File::options().read(true).write(true).open(own)?;
         let first = (pid.wrapping_mul(0x9E37_79B1) >> 16) as u16 % SEATS;
@@ -93,7 +94,7 @@ impl Seat {
         let seat = free.ok_or_else(|| io::Error::other("as many processes as can have attached already"))?;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         let offset = u64::from(seat) * PAGE_BYTES;
-        // SAFETY: a new mapping at an address of the kernel's choice; nobody looks at it.
+        // SAFETY: a new mapping at an address of the kernel's choice, which is never accessed.
         let page = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -106,7 +107,7 @@ impl Seat {
         };
         // SAFETY: the mapping just made.
         if let Err(error) = unsafe { rustix::mm::madvise(page, PAGE_BYTES as usize, Advice::LinuxDontFork) } {
-            // SAFETY: as above, and nobody knows of it.
+            // SAFETY: as above, and no other thread knows it.
             let _ = unsafe { rustix::mm::munmap(page, PAGE_BYTES as usize) };
             return Err(error.into());
         }
@@ -115,18 +116,19 @@ impl Seat {
         Ok(Seat { tag: Tag::new(seat, generation), pid, page })
     }
 
-    /// Which process this is.
+    /// The identity of this process.
     pub fn tag(&self) -> Tag {
         self.tag
     }
 
-    /// Is the caller the process that took the seat? Not if it is a child that runs in its parent's memory (vfork): what it leased would
-    /// outlive it under a thread's number that nobody has.
+    /// Returns true if the caller is the process that took the seat. A child that runs in its parent's memory
+    /// (vfork) is not: its lease would remain after its death under a thread number that no thread has.
     pub fn is_the_callers(&self) -> bool {
         std::process::id() == self.pid
     }
 
-    /// Stands up: from now on the process counts as gone. To be called in the process that took the seat, not in its children.
+    /// Gives up the seat: from now on the process counts as gone. Called in the process that took the seat,
+    /// not in its children.
     pub fn leave(self) {
         // SAFETY: it is the caller's last use of it.
         unsafe { self.abandon() };
@@ -134,27 +136,27 @@ impl Seat {
 
     /// As [`Seat::leave`], by a system call alone, where nothing may be freed.
     ///
-    /// # Safety
-    /// Nobody uses the seat any more, and nobody leaves it a second time.
+    /// # Safety No thread uses the seat any more, and it is not given up a second time.
     pub unsafe fn abandon(&self) {
         if !self.page.is_null() {
-            // SAFETY: mapped by `take` in this process, and unmapped here alone.
+            // SAFETY: mapped by `take` in this process, and unmapped only here.
             let _ = unsafe { rustix::mm::munmap(self.page, PAGE_BYTES as usize) };
         }
     }
 
-    /// Has this thread, of the process that took the seat, ended? False if the caller is another process (a child in its parent's memory).
+    /// Returns true if this thread, of the process that took the seat, has ended. Returns false in another
+    /// process (a child in its parent's memory).
     pub fn has_lost(&self, thread: u32) -> bool {
         if crate::sync::in_model() || !self.is_the_callers() {
             return false;
         }
-        // SAFETY: signal 0 is sent to nobody: the kernel says whether it could be.
+        // SAFETY: signal 0 is not delivered: the kernel only checks that it could be.
         let there = unsafe { libc::syscall(libc::SYS_tgkill, self.pid as i32, thread as i32, 0) };
         there != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
     }
 }
 
-/// The calling thread, as its own process numbers it.
+/// The calling thread, in its own process's numbering.
 pub(crate) fn this_thread() -> u32 {
     if crate::sync::in_model() {
         return 1;
@@ -176,7 +178,7 @@ fn lock(own: &File, seat: u16) -> bool {
     unsafe { libc::fcntl(own.as_raw_fd(), libc::F_OFD_SETLK, &byte(seat)) == 0 }
 }
 
-/// See [`LaneTable::is_gone`](crate::LaneTable::is_gone).
+/// Implements [`LaneTable::is_gone`](crate::LaneTable::is_gone).
 pub(crate) fn is_gone(arena: &Arena, seats: &[AtomicU32], process: Tag) -> bool {
     if crate::sync::in_model() {
         // All processes of a model sit on one seat.

@@ -1,8 +1,8 @@
-//! What may live in an arena.
+//! Types that may live in an arena.
 
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// May live in an arena and be looked at by many threads of many processes.
+/// A type that may live in an arena and be read by many threads of many processes.
 ///
 /// Use [`shared!`](crate::shared!) rather than implementing this by hand: it checks every field.
 ///
@@ -11,7 +11,7 @@ use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 /// and has an alignment of at most 64. Fields that are not atomic are written only before the value is published.
 pub unsafe trait Shared: Sized + Send + Sync + 'static {}
 
-/// A [`Shared`] type for which all bytes zero is a useful value.
+/// A [`Shared`] type for which all bytes zero is a valid and useful value.
 ///
 /// # Safety
 /// Outside loom, `zeroed()` is the value whose bytes are all zero. (Loom's atomics are objects, so under loom memory is never
@@ -59,7 +59,7 @@ macro_rules! shared {
 
         // SAFETY: every field is Shared (the bounds fail to compile otherwise), the assertion below excludes Drop and over-alignment.
         unsafe impl $crate::Shared for $name where $($ty: $crate::Shared),* {}
-        // SAFETY: every field is Zeroed; padding is never looked at.
+        // SAFETY: every field is Zeroed; padding is never read.
         unsafe impl $crate::Zeroed for $name where $($ty: $crate::Zeroed),* {
             fn zeroed() -> Self {
                 Self { $($field: <$ty as $crate::Zeroed>::zeroed()),* }

@@ -1,25 +1,25 @@
-//! For tools that look at memory from outside (`cargo xtask coherence`): which addresses are what.
+//! Reports the use of addresses to tools that look at memory from outside (`cargo xtask coherence`).
 //!
-//! State  one function for the process, set once or never. While it is not set an allocation pays one load of a word that nobody
-//!        writes and one branch.
+//! State  one function for the process, set once or never. While it is not set, an allocation costs one load of a word that is not
+//!        written, and one branch.
 
 use std::panic::Location;
 use std::sync::OnceLock;
 
-/// A run of memory that is put to a use.
+/// A run of memory with one use.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
     /// Address of the first byte in this process.
     pub address: usize,
     /// Length in bytes.
     pub bytes: usize,
-    /// Bytes of one of the equal things in it.
+    /// Bytes of each of the equal elements in it.
     pub element_bytes: usize,
-    /// The type of such a thing, or what it is in words; empty: nothing known, whatever was said before is over.
+    /// The type of an element, or a description; empty: the earlier use has ended.
     pub what: &'static str,
-    /// It lies under other things, which are told one by one.
+    /// True: other uses lie inside it, and are reported one by one.
     pub ground: bool,
-    /// Where in the source it was put to this use.
+    /// The source position that assigned this use.
     pub site: &'static Location<'static>,
 }
 
@@ -30,13 +30,13 @@ pub fn set(watcher: fn(&Use)) {
     WATCHER.get_or_init(|| watcher);
 }
 
-/// Does anybody want to know?
+/// Returns true if a watcher is set.
 #[inline]
 pub fn is_on() -> bool {
     WATCHER.get().is_some()
 }
 
-/// These things begin their life.
+/// Reports that these values were created.
 #[inline]
 #[track_caller]
 pub(crate) fn tell<T>(things: &[T]) {
@@ -52,7 +52,7 @@ pub(crate) fn tell<T>(things: &[T]) {
     }
 }
 
-/// These bytes, which are no arena's, are `what` from now on; empty: no longer anything in particular.
+/// Reports that these bytes, outside any arena, are `what` from now on; empty: the use has ended.
 #[inline]
 #[track_caller]
 pub fn name(address: usize, bytes: usize, what: &'static str) {
@@ -61,7 +61,7 @@ pub fn name(address: usize, bytes: usize, what: &'static str) {
     }
 }
 
-/// As [`name`], of what lies under other things.
+/// As [`name`], for memory in which other uses lie.
 #[track_caller]
 pub fn name_ground(address: usize, bytes: usize, what: &'static str) {
     if let Some(watcher) = WATCHER.get() {

@@ -1,5 +1,6 @@
-//! The least that a durable 4 KiB write needs: a copy past the cache, a fence, one line past the cache, a fence; an atomic update
-//! after each fence, as a lock and its release would make. Nanoseconds for each of 1 to N threads at once.
+//! The minimum cost of a durable 4 KiB write: a copy past the cache, a fence, one line past the cache, a
+//! fence; and an atomic update after each fence, as for a lock and its release. Prints nanoseconds for each
+//! of 1 to N concurrent threads.
 
 use heddle_pmem::{BLOCK_BYTES, Durability, LINE_BYTES, Pos, Region};
 use std::sync::Barrier;
@@ -9,7 +10,7 @@ use std::time::Instant;
 const ROUNDS: u64 = 1_000_000;
 const SHARE_BYTES: u64 = 16 << 20;
 
-/// One thread's rounds in its own part of the region: three blocks by turns, and a log of lines.
+/// One thread's rounds in its own part of the region: three blocks in turn, and a log of lines.
 fn rounds(region: &Region, start: u64) -> f64 {
     let (data, lock) = ([3u8; BLOCK_BYTES], AtomicU64::new(0));
     let log = start + (1 << 20);

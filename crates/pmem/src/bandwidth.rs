@@ -1,8 +1,8 @@
-//! How fast this machine's memory takes and gives bytes: the limit that figures of file systems are held against.
+//! The bandwidth of this machine's memory: the limit with which results of file systems are compared.
 //!
 //! State       a region cut into one private buffer a thread; every thread pinned to a processor of its own.
 //! Invariants  I1  a buffer is touched by its thread before the clock starts, so that no page fault is timed.
-//!             I2  what is written is never zero: some machines take zeros over zeros a quarter faster.
+//!             I2  the written bytes are never zero: some machines write zeros over zeros a quarter faster.
 //! Source      the method of SRL's Fig. 9: 64-byte non-temporal stores and 64-byte loads over 300 MB a thread.
 
 mod copies;
@@ -15,13 +15,13 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Buffer of one thread where nothing else is asked for: far larger than any cache.
+/// Default buffer of one thread: far larger than any cache.
 pub const BUFFER_BYTES: u64 = 300 << 20;
 
 /// The clock is read once for this many bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// What a number of threads reached together.
+/// The result for a number of threads together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
     /// Threads at work.
@@ -43,10 +43,10 @@ pub struct Rate {
     pub max_gb_s: f64,
 }
 
-/// How to measure.
+/// The parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// A row each; more threads than processors share them.
+    /// A row for each; more threads than processors share the processors.
     pub threads: Vec<usize>,
     /// Private buffer of a thread, rounded down to whole MiB; below the cache's size it measures the cache.
     pub buffer_bytes: u64,
@@ -63,8 +63,8 @@ impl Plan {
     }
 }
 
-/// Measures, overwriting the region. One of [`Region::anonymous`] tells of plain memory, one on a device of that
-/// device.
+/// Measures, and overwrites the region. A region of [`Region::anonymous`] measures plain memory, one on a
+/// device measures that device.
 ///
 /// Panics if the region is smaller than [`Plan::region_bytes`], a buffer smaller than 1 MiB, or there are no repeats.
 pub fn measure(region: &Region, plan: &Plan) -> Vec<Row> {
@@ -89,7 +89,7 @@ fn write_chunk(region: &Region, at: Pos) {
     for offset in (0..CHUNK_BYTES).step_by(LINE_BYTES) {
         region.nt_line(at.plus(offset), &words);
     }
-    // PERSIST: what is counted as written has left the processor.
+    // PERSIST: bytes that count as written have left the processor.
     region.fence();
 }
 
@@ -144,7 +144,7 @@ fn allowed_processors() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
 }
 
-/// Where the kernel refuses, the thread stays where it is: the figure is then noisier, not wrong.
+/// If the kernel refuses, the thread is not pinned: the figure is noisier, but not wrong.
 fn pin_to(processors: &[usize], worker: usize) {
     if !processors.is_empty() {
         let mut one = CpuSet::new();

@@ -1,12 +1,13 @@
-//! Memory of a caller: a program's buffer, which may not be there.
+//! Memory of a caller: a program's buffer, which may not be mapped.
 //!
-//! The kernel answers such a buffer with EFAULT. A library that stands in the kernel's place has to find out by itself, and looking first
-//! is neither sure (another thread may unmap it meanwhile) nor cheap (a store that changes nothing has to be a locked one). So copies to
-//! callers and from them are made by instructions of a known address, and a handler of SIGSEGV and SIGBUS asks [`after_fault`].
+//! For such a buffer the kernel returns EFAULT. A library in the kernel's place has to find out by itself. A
+//! check before the copy is neither reliable (another thread may unmap the buffer meanwhile) nor cheap (a
+//! store that changes nothing has to be a locked one). So copies from and to callers use instructions at
+//! known addresses, and a handler of SIGSEGV and SIGBUS calls [`after_fault`].
 
 use crate::{cpu, survive};
 
-/// The caller's buffer is not there, or not whole.
+/// The caller's buffer is not mapped, or only in part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadBuffer;
 
@@ -15,21 +16,22 @@ pub(crate) fn all(left_bytes: usize) -> Result<(), BadBuffer> {
     if left_bytes == 0 { Ok(()) } else { Err(BadBuffer) }
 }
 
-/// Copies between memory of ours and a caller's that may not be there.
+/// Copies between our memory and a caller's, which may not be mapped.
 ///
 /// # Errors
-/// [`BadBuffer`], in a process that handles faults with [`after_fault`]; else the fault is the process's.
+/// [`BadBuffer`], in a process that handles faults with [`after_fault`]; otherwise the process gets the
+/// fault.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `len_bytes`, unless faults are handled; no overlap.
 pub unsafe fn copy_of_callers(to: *mut u8, from: *const u8, len_bytes: usize) -> Result<(), BadBuffer> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's promise.
     all(unsafe { cpu::copy(to, from, len_bytes) })
 }
 
-/// For a handler of SIGSEGV and SIGBUS: was this fault, at `instruction` and of `address`, the fault of a caller's buffer? Then the program
-/// is to go on at the instruction that comes back, with all else as it was: the copy ends with [`BadBuffer`]. A region that faults is no
-/// caller's business.
+/// For a handler of SIGSEGV and SIGBUS: checks whether this fault, at `instruction` and of `address`, is that
+/// of a caller's buffer. If so, the program must continue at the returned instruction, with all other
+/// registers unchanged: the copy ends with [`BadBuffer`]. A fault in a region is not a caller's fault.
 pub fn after_fault(instruction: usize, address: usize) -> Option<usize> {
     cpu::after_fault(instruction).filter(|_| !survive::is_of_a_region(address))
 }
@@ -71,7 +73,7 @@ mod tests {
             let region = Region::anonymous(1 << 20).unwrap();
             region.nt_write(Pos(0), &[7; 3 * PAGE]);
             let access = ProtFlags::READ | ProtFlags::WRITE;
-            // SAFETY: a new mapping; what is made of it below is reached through copies that may fault.
+            // SAFETY: a new mapping; the slices made of it below are used only by copies that may fault.
             let buffer = unsafe {
                 let at = mmap_anonymous(std::ptr::null_mut(), 3 * PAGE, access, MapFlags::PRIVATE).unwrap();
                 mprotect(at.byte_add(PAGE), PAGE, MprotectFlags::READ).unwrap();
@@ -86,8 +88,8 @@ mod tests {
             }
             region.read(Pos(0), &mut buffer[..10]);
             assert_eq!(buffer[..10], [7; 10]);
-            // The first two pages are there. Short, long, at any place; past the cache too.
-            // SAFETY: as above.
+            // The first two pages are mapped. Copies are short and long, at any position, and past the cache
+            // too. SAFETY: as above.
             unsafe {
                 mprotect(buffer.as_mut_ptr().add(2 * PAGE).cast(), PAGE, MprotectFlags::empty()).unwrap()
             };
@@ -116,8 +118,8 @@ mod tests {
                 region.nt_write(Pos(1), &[9; 100]);
                 assert_eq!(region.load_u64(Pos(88)), 0x0909_0909_0909_0909);
             }
-            // A fault of anything else is told apart.
-            // SAFETY: the fault is what is tested: the handler ends the process.
+            // A fault of any other instruction is not handled. SAFETY: the fault is what is tested: the
+            // handler ends the process.
             unsafe { (PAGE as *mut u8).write_volatile(1) };
             unreachable!();
         }

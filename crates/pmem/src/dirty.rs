@@ -1,7 +1,7 @@
-//! Which pages of a file-backed region a thread has stored to since its last fence.
+//! The pages of a file-backed region to which a thread has stored since its last fence.
 //!
-//! State       one list of page ranges a thread, under one mutex: a fence here is a disk write, a thousand times the
-//!             mutex.
+//! State       one list of page ranges for each thread, under one mutex: a fence here is a disk write, which takes a thousand times as
+//!             long as the mutex.
 //! Invariants  I1  a range is noted before its store, so that a fence of the same thread covers it.
 //!             I2  the first error of `msync` stays: the kernel reports it once and drops the pages.
 
@@ -15,11 +15,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// What went wrong: the error is set once durability is lost. Shared by all mappings of one open file, since the kernel tells only one
-/// of them.
+/// The first failure: the error is set once durability is lost. All mappings of one open file share it,
+/// because the kernel reports the error to only one of them.
 pub(crate) type Failure = Arc<FirstError>;
 
-/// Every operation looks at it: alone on its line, whatever else lies in the heap.
+/// Every operation loads it, so it has a line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct FirstError {
@@ -61,7 +61,7 @@ impl DirtyPages {
         }
     }
 
-    /// Writes back what this thread noted. `base` is the start of the mapping that was stored through.
+    /// Writes back the pages that this thread noted. `base` is the start of the mapping to which it stored.
     pub(crate) fn write_back(&self, base: *mut u8) {
         let noted =
             self.of_thread.lock().unwrap_or_else(PoisonError::into_inner).remove(&thread::current().id());

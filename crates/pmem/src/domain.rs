@@ -1,7 +1,8 @@
-//! What a region stands on: volatile memory, persistent memory, or a file that the kernel writes back.
+//! The kind of memory below a region: volatile memory, persistent memory, or a file that the kernel writes
+//! back.
 //!
-//! Invariants  I1  what is not known is taken for the kind that needs more: a file before memory, a flush before none.
-//!             I2  a device goes by what it is, not by the file system that its node lies on: nodes lie on devtmpfs, which calls itself
+//! Invariants  I1  an unknown kind is taken for the one that needs more: a file before memory, a flush before none.
+//!             I2  a device is classified by what it is, not by the file system of its node: nodes lie on devtmpfs, which reports itself as
 //!                 tmpfs.
 //! Source      statfs(2) for the file systems' numbers; the kernel's Documentation/ABI/testing/sysfs-bus-nvdimm for `persistence_domain`.
 
@@ -15,19 +16,19 @@ use std::fs;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-/// What makes a store durable.
+/// The mechanism that makes a store durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// A file of tmpfs, ramfs or hugetlbfs, or memory without a name: gone when the machine restarts. With [`Durability::Power`] it
-    /// stands in for persistent memory, for measurements: a flush and a store fence.
+    /// A file of tmpfs, ramfs or hugetlbfs, or anonymous memory: gone when the machine restarts. With
+    /// [`Durability::Power`] it stands in for persistent memory in measurements: a flush and a store fence.
     Memory,
     /// Persistent memory, mapped so that a flush and a store fence are enough.
     Dax,
-    /// The same where caches are inside the power-fail domain: a store fence.
+    /// As `Dax`, with caches inside the power-fail domain: a store fence.
     DaxCached,
     /// Any other file: a fence is an `msync` of the pages this thread has stored to since its last one.
     File,
-    /// Memory with a recorder beside it, which knows what a power cut would leave.
+    /// Memory with a recorder, which knows the possible states after a power cut.
     Simulated,
 }
 
@@ -35,7 +36,7 @@ const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;
 const HUGETLBFS: i64 = 0x9584_58f6;
 
-/// Of a file or device that cannot be mapped as persistent memory is (`MAP_SYNC`).
+/// The backend of a file or device that cannot be mapped with `MAP_SYNC`.
 pub(crate) fn of_file(file: BorrowedFd<'_>) -> std::result::Result<Backend, Errno> {
     let stat = fstat(file)?;
     #[cfg(feature = "planted")]
@@ -62,7 +63,7 @@ fn node_of(file: BorrowedFd<'_>) -> Option<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
-/// Of persistent memory: are caches inside the power-fail domain?
+/// The backend of persistent memory, which depends on whether caches are inside the power-fail domain.
 pub(crate) fn of_persistent_memory(stat: &Stat) -> Backend {
     let (kind, number) = match FileType::from_raw_mode(stat.st_mode) {
         FileType::CharacterDevice => ("char", stat.st_rdev),
@@ -73,9 +74,10 @@ pub(crate) fn of_persistent_memory(stat: &Stat) -> Backend {
     if keeps_caches(Path::new(&device)) { Backend::DaxCached } else { Backend::Dax }
 }
 
-/// Does every piece of memory under a device say that its domain begins at the caches? `device`: its folder in sysfs.
+/// Returns true if all memory below a device reports that its domain includes the caches. `device`: its
+/// folder in sysfs.
 fn keeps_caches(device: &Path) -> bool {
-    // A device of the device mapper stands on others.
+    // A device-mapper device consists of others.
     let parts: Vec<PathBuf> = fs::read_dir(device.join("slaves"))
         .into_iter()
         .flatten()
@@ -85,17 +87,18 @@ fn keeps_caches(device: &Path) -> bool {
     if !parts.is_empty() {
         return parts.iter().all(|part| keeps_caches(part));
     }
-    // The region is the folder above the namespace that the device belongs to; a partition lies one deeper.
+    // The region is the folder above the namespace that the device belongs to; a partition lies one level
+    // deeper.
     let Ok(real) = device.canonicalize() else { return false };
     let says = real.ancestors().find_map(|folder| fs::read_to_string(folder.join("persistence_domain")).ok());
     says.is_some_and(|says| says.trim() == "cpu_cache")
 }
 
-/// The durability of a region on this backend, if it can be had there.
+/// The durability of a region on this backend, if it is possible there.
 pub(crate) fn promise(backend: Backend, asked: Option<Durability>, path: &Path) -> Result<Durability> {
     match (backend, asked) {
         (Backend::Memory, asked) => Ok(asked.unwrap_or(Durability::Process)),
-        // After a power cut, pages that the kernel wrote in its own order would be neither one state nor another.
+        // After a power cut, pages that the kernel wrote in its own order would be in no consistent state.
         (_, Some(Durability::Process)) => Err(Error::Lasting { path: path.into() }),
         (_, _) => Ok(Durability::Power),
     }
@@ -106,7 +109,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A sysfs in a folder: a region with a disk, and a mapped device over such disks.
+    /// A sysfs tree in a folder: a region with a disk, and a mapped device over such disks.
     fn disk(root: &Path, region: &str, domain: Option<&str>) -> PathBuf {
         let folder = root.join(region);
         let disk = folder.join("namespace0.0/block/pmem0");

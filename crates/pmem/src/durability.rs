@@ -1,15 +1,15 @@
 //! What a store to a region survives.
 //!
-//! State       [`Durability`], one for a region and all that map it. [`Reach`], what the processor must do to keep it.
-//! Invariants  I1  all processes that store to a region keep the same promise: one that promises less beside one that promises more
+//! State       [`Durability`], one for a region and all processes that map it. [`Reach`], what the processor must do for it.
+//! Invariants  I1  all processes that store to a region promise the same: one that promises less beside one that promises more
 //!                 loses data. The process that opens the region chooses; the others are told.
-//! Why so      A process that dies leaves its stores in program order: the kernel completes what was executed and nothing behind it.
-//!             So memory that a power cut empties anyway needs no flush and no wait: the compiler must keep the order, no more.
+//! Why so      A process that dies leaves its stores in program order: the kernel completes the executed instructions and nothing behind
+//!             them. So memory that a power cut empties anyway needs no flush and no wait. Only the compiler must keep the order.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What a store survives once its thread has fenced.
+/// The durability of a store once its thread has fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Durability {
     /// The death of any process, at any instruction. Not a power cut, nor a crash of the kernel.
@@ -22,7 +22,7 @@ impl Durability {
     /// Both, the weaker first.
     pub const ALL: [Durability; 2] = [Durability::Process, Durability::Power];
 
-    /// What options, messages and JSON call it.
+    /// Its name in options, messages and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Durability::Process => "process",
@@ -30,7 +30,7 @@ impl Durability {
         }
     }
 
-    /// The number that stands for it between processes of one machine.
+    /// Its number between processes of one machine.
     pub const fn raw(self) -> u32 {
         match self {
             Durability::Process => 1,
@@ -38,7 +38,7 @@ impl Durability {
         }
     }
 
-    /// The promise behind a number; `None` if there is none of it.
+    /// The durability of this number; `None` if there is none.
     pub fn from_raw(raw: u32) -> Option<Durability> {
         Durability::ALL.into_iter().find(|known| known.raw() == raw)
     }
@@ -61,13 +61,13 @@ impl FromStr for Durability {
     }
 }
 
-/// How far a fence must see the stores before it.
+/// The point that earlier stores must reach before a fence is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Into memory, in program order: a process that dies undoes nothing, and a file's pages are written by the kernel.
+    /// Memory, in program order: the death of a process undoes nothing, and the kernel writes a file's pages.
     Memory,
-    /// Into the cache, which is inside the power-fail domain (eADR, CXL memory with global flush).
+    /// The cache, which is inside the power-fail domain (eADR, CXL memory with global flush).
     Cache,
-    /// Past the cache, into the memory controller (ADR).
+    /// The memory controller, past the cache (ADR).
     Controller,
 }

@@ -1,4 +1,4 @@
-//! One variant a cause; the text names the thing, the cause and the way out.
+//! One variant for each cause. The text names the object, the cause and the way out.
 
 use rustix::io::Errno;
 use std::fmt::Write as _;
@@ -17,12 +17,12 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// A symbolic link in place of a file that would be written over.
+    /// The path is a symbolic link, and the file would be overwritten.
     #[error("{} is a symbolic link to {}: name that file itself", path.display(), to.display())]
     IsLink {
         /// The link.
         path: PathBuf,
-        /// Where it leads.
+        /// Its target.
         to: PathBuf,
     },
     /// Another process (or another open of this one) holds the region.
@@ -31,12 +31,12 @@ pub enum Error {
     InUse {
         /// The file or device.
         path: PathBuf,
-        /// The holder, where the kernel tells it.
+        /// The holder, if the kernel tells it.
         pid: Option<u32>,
-        /// When the holder was started.
+        /// Start time of the holder.
         since: Option<SystemTime>,
     },
-    /// Somebody uses the same bytes under another name.
+    /// The same bytes are in use under another name.
     #[error("cannot open {}: it {what}. Unmount it there, or end that process", path.display())]
     InUseThrough {
         /// The file or device.
@@ -49,9 +49,9 @@ pub enum Error {
     TooSmall {
         /// The file or device.
         path: PathBuf,
-        /// What it has, or was to have.
+        /// The size that it has, or was to have.
         len_bytes: u64,
-        /// The least that works.
+        /// The smallest possible size.
         least_bytes: u64,
     },
     /// A device has fewer bytes than asked for.
@@ -60,9 +60,9 @@ pub enum Error {
     TooLarge {
         /// The device.
         path: PathBuf,
-        /// What was asked for.
+        /// The requested size.
         len_bytes: u64,
-        /// What there is.
+        /// The device's size.
         device_bytes: u64,
     },
     /// The file system below is full.
@@ -71,18 +71,18 @@ pub enum Error {
     NoSpace {
         /// The file.
         path: PathBuf,
-        /// What it needs.
+        /// The size that it needs.
         len_bytes: u64,
-        /// What it could have.
+        /// The size that is available.
         free_bytes: u64,
     },
-    /// This process may not write so far into a file.
+    /// This process's limit for files is too low.
     #[error("{} cannot have {len_bytes} bytes: this process may write files of {max_bytes} at most. Raise that (ulimit -f)",
             path.display())]
     Limited {
         /// The file.
         path: PathBuf,
-        /// What it needs.
+        /// The size that it needs.
         len_bytes: u64,
         /// The limit of the process.
         max_bytes: u64,
@@ -96,26 +96,27 @@ pub enum Error {
     /// A directory, pipe or socket.
     #[error("{} is neither a file nor a device; a region needs one of them", path.display())]
     NotMappable {
-        /// The thing.
+        /// The path.
         path: PathBuf,
     },
-    /// Less was to be promised than the media keeps.
+    /// A durability below the media's own was requested.
     #[error("cannot open {} with durability=process: what is stored there outlives the machine's restart, and would be found half \
              written after a power cut. Leave the option out, or use an image in memory (tmpfs)", path.display())]
     Lasting {
         /// The file or device.
         path: PathBuf,
     },
-    /// `msync` failed: stores since the last good fence may be lost, and no later fence can promise them.
+    /// `msync` failed: stores since the last successful fence may be lost, and no later fence can make them
+    /// durable.
     #[error("{} could not be made durable ({errno}): what was stored since the last good fence may be lost. \
              Unmount, look at the device below, then run: heddle fsck", path.display())]
     NotDurable {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// A part of the file is not there any more, or its media cannot be read.
+    /// A part of the file is gone, or its media cannot be read.
     #[error("a part of {} cannot be read any more: it was cut short, or its media is damaged. Nothing is changed from here on. \
              Unmount, look at the file and the device below, then run: heddle fsck", path.display())]
     Lost {
@@ -125,11 +126,11 @@ pub enum Error {
     /// Any other refusal of the kernel.
     #[error("cannot {action} {}: {errno}", path.display())]
     System {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// With what.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
 }
@@ -143,7 +144,7 @@ fn holder_text(pid: Option<u32>, since: Option<SystemTime>) -> String {
     text
 }
 
-/// Hours and minutes of the local day; with the date if that was not today.
+/// Hours and minutes in local time; with the date if it was not today.
 fn local_clock(at: SystemTime) -> Option<String> {
     let then = local(at)?;
     let now = local(SystemTime::now())?;

@@ -21,28 +21,31 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What errors call a region without a path.
+/// The name of a region without a path in errors.
 pub(crate) const NAMELESS: &str = "(anonymous memory)";
 
-/// How many bytes of a file are in use, from its length and by a reader of its bytes; `None`: it holds nothing that will be used.
+/// Computes the size in use from the length and the bytes of a file, which it reads through a function.
+/// `None`: no content will be used.
 pub type Extent<'a> = &'a dyn Fn(u64, &dyn Fn(Pos, &mut [u8])) -> Option<u64>;
 
-/// How to make or open a region. `..Default::default()` is: writable, not overwriting, pre-faulted, silent.
+/// Options for making or opening a region. The default is writable, not overwriting, pre-faulted, without
+/// progress.
 #[derive(Clone, Copy)]
 pub struct OpenOptions<'a> {
-    /// Map for reading only; any store panics. Shares the file's lock with other readers.
+    /// Map for reading only; any store panics. Other readers can share the file's lock.
     pub read_only: bool,
     /// `create` may replace an existing file. A device is never emptied: its old bytes stay.
     pub overwrite: bool,
-    /// Take the page faults now, where stores go straight to the media (not for [`Backend::File`]).
+    /// Take the page faults now, if stores go straight to the media (not for [`Backend::File`]).
     pub prefault: bool,
-    /// What stores must survive; `None`: the death of processes where the region is volatile memory, a power cut elsewhere.
+    /// The durability of stores; `None`: the death of processes if the region is volatile memory, a power cut
+    /// otherwise.
     pub durability: Option<Durability>,
-    /// Asked, before `open` gives a file blocks and faults pages in, which part of it needs them: no byte behind that may be stored to.
-    /// Without it, all of the file.
+    /// Called before `open` reserves blocks and faults pages in: the part of the file that needs them. No
+    /// byte behind it may be stored to. Without it, all of the file.
     pub extent: Option<Extent<'a>>,
-    /// Told (bytes done, bytes in total) every 64 MiB: while a new file in memory gets large pages, then while blocks are reserved, then
-    /// while pages are faulted in.
+    /// Called with (bytes done, bytes in total) every 64 MiB: while a new file in memory gets large pages,
+    /// then while blocks are reserved, then while pages are faulted in.
     pub progress: Progress<'a>,
 }
 
@@ -94,7 +97,8 @@ pub(crate) fn in_use(stat: &Stat, path: &Path) -> Error {
     Error::InUse { path: path.into(), pid, since }
 }
 
-/// Opens what is there; a block device, to write to it, alone: the kernel refuses that while it, or what lies on it, is mounted.
+/// Opens an existing file or device. A block device is opened for writing exclusively: the kernel refuses
+/// that while it, or a device on it, is mounted.
 pub(crate) fn open_file(path: &Path, how: OFlags) -> rustix::io::Result<OwnedFd> {
     let stat = fs::stat(path);
     let is_device = stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
@@ -106,7 +110,7 @@ pub(crate) fn open_file(path: &Path, how: OFlags) -> rustix::io::Result<OwnedFd>
     fs::openat(CWD, path, how | alone, Mode::empty())
 }
 
-/// Why it could not be opened.
+/// The error for a path that cannot be opened.
 pub(crate) fn not_opened(path: &Path) -> impl Fn(Errno) -> Error {
     move |errno| match (errno, fs::stat(path)) {
         (Errno::BUSY, Ok(stat)) => match (holder(&stat), heddle_media::user_of(&stat)) {
@@ -124,7 +128,8 @@ pub(crate) fn is_regular(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
 
-/// Gives a file its size and blocks; for a device checks that it is large enough. Returns the length to map.
+/// Sets a file's size and reserves its blocks; checks that a device is large enough. Returns the length to
+/// map.
 pub(crate) fn fill(
     file: &OwnedFd,
     stat: &Stat,
@@ -133,7 +138,7 @@ pub(crate) fn fill(
     options: &OpenOptions<'_>,
 ) -> Result<u64> {
     if is_regular(stat) {
-        // Asked while what is there is still whole.
+        // Checked before the old content is destroyed.
         fits(file, path, len_bytes)?;
         ftruncate(file, 0).map_err(system("empty", path))?;
         let reserved = size_and_reserve(file, path, len_bytes, options.progress);
@@ -148,7 +153,7 @@ pub(crate) fn fill(
     if len_bytes > device_bytes {
         return Err(Error::TooLarge { path: path.into(), len_bytes, device_bytes });
     }
-    // A device-DAX mapping is whole pages of the size the device was set up for.
+    // A device-DAX mapping consists of whole pages of the device's configured size.
     let unit = device_attribute(stat, "align").unwrap_or(BLOCK_BYTES as u64);
     match len_bytes - len_bytes % unit {
         0 => Err(Error::TooSmall { path: path.into(), len_bytes, least_bytes: unit }),
@@ -167,7 +172,7 @@ pub(crate) fn size_and_reserve(
         Err(errno) => Err(system("size", path)(errno)),
         Ok(()) => {
             if is_in_memory(file) {
-                // Asked before: what does not fit must not be begun.
+                // Checked first: an operation that cannot fit must not be started.
                 fits(file, path, len_bytes)?;
                 huge::ask_for(file.as_fd(), len_bytes, progress);
             }
@@ -183,7 +188,7 @@ pub(crate) fn reserve_all(
     is_new: bool,
     progress: Progress<'_>,
 ) -> Result<()> {
-    // A disk that is full says so by itself; what lies there may be packed, and take fewer blocks than bytes.
+    // A full disk reports that itself; its data may be compressed, and take fewer blocks than bytes.
     if is_in_memory(file) {
         fits(file, path, len_bytes)?;
     }
@@ -193,7 +198,7 @@ pub(crate) fn reserve_all(
     }
 }
 
-/// Can the file have so many bytes? What it has already counts.
+/// Checks that the file can have so many bytes. Its present bytes count.
 fn fits(file: &OwnedFd, path: &Path, len_bytes: u64) -> Result<()> {
     let have = fstat(file).map_or(0, |stat| stat.st_blocks as u64 * 512);
     match room_bytes(file).saturating_add(have) {
@@ -210,7 +215,7 @@ fn no_space(file: &OwnedFd, path: &Path, len_bytes: u64) -> Error {
     Error::NoSpace { path: path.into(), len_bytes, free_bytes: room_bytes(file).saturating_add(own) }
 }
 
-/// A file that was made must still have its name after a power cut.
+/// A new file must keep its name after a power cut.
 pub(crate) fn sync_directory_of(path: &Path) -> Result<()> {
     let parent = &folder_of(path);
     let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -230,7 +235,7 @@ pub(crate) fn size_of_media(file: &OwnedFd, stat: &Stat, path: &Path) -> Result<
     }
 }
 
-/// A number the kernel tells of a character device.
+/// A numeric attribute of a character device.
 fn device_attribute(stat: &Stat, name: &str) -> Option<u64> {
     let (major, minor) = (fs::major(stat.st_rdev), fs::minor(stat.st_rdev));
     let text = std::fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/{name}")).ok()?;
@@ -274,7 +279,7 @@ pub(crate) fn map_as_durably_as_possible(
     }
     let backend = domain::of_file(file)?;
     let mapping = match backend {
-        // hugetlbfs with pages of 1 GiB knows a better place.
+        // hugetlbfs with pages of 1 GiB chooses a better address.
         Backend::Memory => Mapping::of_memory(file, len_bytes, read_only)
             .or_else(|_| Mapping::of_file(file, len_bytes, read_only, false))?,
         _ => Mapping::of_file(file, len_bytes, read_only, false)?,

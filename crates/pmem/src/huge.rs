@@ -1,12 +1,12 @@
-//! Pages of 2 MiB under a region in memory: the kernel maps one where it would map 512 of 4 KiB. Mounting, first stores and reads at random
-//! places take less then.
+//! Pages of 2 MiB under a region in memory: the kernel maps one in place of 512 pages of 4 KiB. Mounting,
+//! first stores, and random reads are faster then.
 //!
-//! State       none; the pages stay with the file, whoever maps it later.
-//! Invariants  I1  a region begins at an address where such a page may begin: elsewhere the kernel maps it by small pages in any case.
-//!             I2  asking changes no byte, and what is refused is had page by page: an older kernel, memory in too many pieces,
-//!                 hugetlbfs, whose pages are large already. Space that is missing is found by the reservation afterwards.
-//! Why so      A tmpfs gives small pages unless it was mounted with `huge=`, and `MADV_HUGEPAGE` does not reach it where the system's
-//!             `shmem_enabled` is `never`, as it is by default. `MADV_COLLAPSE` does, since Linux 6.1, of memory that has a page already.
+//! State       none; the pages stay with the file, for all later mappings.
+//! Invariants  I1  a region begins at an address where such a page can begin: elsewhere the kernel maps it by small pages in any case.
+//!             I2  the request changes no byte. If it is refused, pages stay small: on older kernels, with fragmented memory, and on
+//!                 hugetlbfs, whose pages are large already. The later reservation reports missing space.
+//! Why so      A tmpfs has small pages unless it was mounted with `huge=`, and `MADV_HUGEPAGE` has no effect if the system's
+//!             `shmem_enabled` is `never`, which is the default. `MADV_COLLAPSE` works since Linux 6.1, on memory that has a page already.
 
 use crate::BLOCK_BYTES;
 use crate::mapping::{HUGE_PAGE_BYTES, Mapping, Progress, side_by_side};
@@ -16,10 +16,12 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Regions from here on are asked for such pages, and told of. In smaller ones the small pages' tables stay in the cache.
+/// Smallest region for which such pages are requested and reported. In a smaller one the page tables of small
+/// pages stay in the cache.
 pub const HUGE_FROM_BYTES: u64 = 128 << 20;
 
-/// Asks for them for a new file in memory, with as many threads as there are processors; clears its pages thereby.
+/// Requests them for a new file in memory, with as many threads as there are processors. That clears the
+/// file's pages.
 pub(crate) fn ask_for(file: BorrowedFd<'_>, len_bytes: u64, progress: Progress<'_>) {
     if len_bytes < HUGE_FROM_BYTES {
         return;
@@ -28,7 +30,7 @@ pub(crate) fn ask_for(file: BorrowedFd<'_>, len_bytes: u64, progress: Progress<'
     let write = Advice::LinuxPopulateWrite;
     let none_left = AtomicBool::new(false);
     let step = |at: u64, bytes: u64| {
-        // ORDERING: Relaxed, a thread that misses it asks once for nothing.
+        // ORDERING: Relaxed, a thread that misses it makes one unnecessary request.
         if !none_left.load(Relaxed) {
             // The kernel makes a large page only where there is a small one.
             (at..at + bytes)
@@ -38,23 +40,24 @@ pub(crate) fn ask_for(file: BorrowedFd<'_>, len_bytes: u64, progress: Progress<'
                 Ok(()) => return Ok(()),
                 // A page was in use for a moment.
                 Err(Errno::AGAIN | Errno::BUSY) => {}
-                // Each look for free memory that lies together takes the kernel long.
+                // Each search for contiguous free memory takes the kernel long.
                 Err(_) => none_left.store(true, Relaxed), // ORDERING: Relaxed, as above.
             }
         }
-        // Small ones are cleared here too.
+        // This clears small pages too.
         mapping.populate(at, bytes, write)
     };
-    // I2: what is missing is found later.
+    // I2: missing space is found later.
     let _in_part = side_by_side(len_bytes, progress, step);
 }
 
-/// How many bytes of a range of addresses this process has mapped by pages of 2 MiB or more; `None`: the kernel does not tell.
+/// Bytes of a range of addresses that this process has mapped by pages of 2 MiB or more; `None`: the kernel
+/// does not tell.
 pub(crate) fn huge_bytes(range: Range<u64>) -> Option<u64> {
     Some(huge_of(&std::fs::read_to_string("/proc/self/smaps").ok()?, range))
 }
 
-/// Bytes in large pages of the mappings that begin in a range, by the text of `smaps`.
+/// Bytes in large pages of the mappings that begin in a range, from the text of `smaps`.
 fn huge_of(smaps: &str, range: Range<u64>) -> u64 {
     const KINDS: [&str; 5] =
         ["ShmemPmdMapped:", "FilePmdMapped:", "AnonHugePages:", "Shared_Hugetlb:", "Private_Hugetlb:"];
@@ -103,7 +106,7 @@ AnonHugePages:      2048 kB
         for at in (0..HUGE_FROM_BYTES).step_by(4096) {
             assert_eq!(region.load_u64(Pos(at)), 0);
         }
-        // One page alone: does the kernel do it at all?
+        // A test with one page: does this kernel support it?
         let file = rustix::fs::memfd_create("one-page", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, HUGE_PAGE_BYTES).unwrap();
         let one = Mapping::of_memory(std::os::fd::AsFd::as_fd(&file), HUGE_PAGE_BYTES, false).unwrap();

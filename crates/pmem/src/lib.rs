@@ -1,19 +1,19 @@
 //! Persistent regions: mapped memory whose stores survive once a fence has passed.
 //!
-//! State       A [`Region`] is one mapping. Its [`Durability`] says what a store survives: the death of processes, or a power cut too. Its
-//!             [`Backend`] says what makes it so: fences (`Memory`, `Dax`), `msync` (`File`), or a simulated machine that can lose
+//! State       A [`Region`] is one mapping. Its [`Durability`] tells what a store survives: the death of processes, or a power cut too. Its
+//!             [`Backend`] is the mechanism: fences (`Memory`, `Dax`), `msync` (`File`), or a simulated machine that can lose
 //!             power ([`Simulator`]).
-//! Invariants  I1  every store to a region goes through [`Region`]; no address of region memory leaves this crate, so
-//!                 that the simulator sees all of them and no reference to racing memory ever exists.
+//! Invariants  I1  every store to a region goes through [`Region`]. No address of region memory leaves this crate, so
+//!                 that the simulator sees all stores and no reference to racing memory ever exists.
 //!             I2  a store covers only the bytes it was given: neighbours in the same word or line may belong to
 //!                 another thread and are never read and written back.
 //!             I3  an aligned 8-byte word never tears; anything larger may, in any order, until the fence.
-//!             I4  a position outside the region panics before anything is touched; callers check what media says.
+//!             I4  a position outside the region panics before any access; callers check positions from media.
 //! Crash order A store is durable when the thread that made it has returned from [`Region::fence`]. Before that any
-//!             subset of its 8-byte words may be. A fence speaks for its own thread only.
+//!             subset of its 8-byte words may be. A fence covers only stores of its own thread.
 //! Orderings   [`Region::store_u64`] (Release) pairs with [`Region::load_u64`] (Acquire). Non-temporal stores take
-//!             part in no such pair: they are visible to others, in order, only after [`Region::fence`].
-//! Source      Non-temporal stores for data are NOVA's; using them for 64-byte records too is measured, not read: on
+//!             part in no such pair: other threads see them in order only after [`Region::fence`].
+//! Source      Non-temporal stores for data are NOVA's. Using them for 64-byte records too is our own measurement: with
 //!             every size tried they beat a store followed by a cache-line write-back.
 
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
@@ -72,7 +72,8 @@ pub const LINE_BYTES: usize = 64;
 pub struct Pos(pub u64);
 
 impl Pos {
-    /// The position `bytes` further on. Panics on overflow, in release builds too: a wrapped position is a wrong one.
+    /// The position `bytes` further on. Panics on overflow, in release builds too, because a wrapped position
+    /// is wrong.
     #[inline]
     pub const fn plus(self, bytes: u64) -> Pos {
         match self.0.checked_add(bytes) {
@@ -81,7 +82,7 @@ impl Pos {
         }
     }
 
-    /// Whether this position is a multiple of `align_bytes`, a power of two.
+    /// Returns true if this position is a multiple of `align_bytes`, a power of two.
     #[inline]
     pub const fn is_aligned(self, align_bytes: u64) -> bool {
         self.0 & (align_bytes - 1) == 0

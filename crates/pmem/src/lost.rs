@@ -1,21 +1,23 @@
-//! Lines that the media cannot give back: a load gives [`LOST_WORD`]s in their place, and a caller that asks is told.
+//! Lines that the media cannot return: a load gets [`LOST_WORD`]s in their place, and a caller can ask for
+//! such losses.
 //!
 //! State       [`Lost`], shared by all mappings of one open file: ranges, and whether a page of a mapping had to be replaced.
-//! Invariants  I1  it is changed inside a signal handler: atomics alone, nothing is allocated, nobody waits.
-//!             I2  a range is noted before its words can be loaded as [`LOST_WORD`]s: a reader that asks after its load is told.
+//! Invariants  I1  it is changed inside a signal handler: only by atomics, without allocation and without waiting.
+//!             I2  a range is noted before its words can be loaded as [`LOST_WORD`]s: so a reader that asks after its load is told.
 //! Orderings   O1  `count` (Release) pairs with the Acquire in `hits`; a thread that took the fault itself needs neither.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// What a load gives in place of a lost word: no record, header, pointer or checksum of ours, and neither zero nor marked as written.
+/// The word that a load gets for a lost one. It is no valid record, header, pointer or checksum, and neither
+/// zero nor marked as written.
 pub const LOST_WORD: u64 = u64::from_le_bytes(*b"heddLOST");
 
-/// Ranges that are told apart; beyond, everything counts as lost.
+/// Number of ranges that are stored; with more, everything counts as lost.
 const RANGES_MAX: usize = 256;
-/// A range that was stored to anew.
+/// A range that was stored to again.
 const HEALED: u64 = u64::MAX;
 
-/// See the module.
+/// The lost lines of a file.
 pub(crate) struct Lost {
     count: AtomicU32,
     /// Start, a multiple of the length, with the length's logarithm in the low 6 bits; 0: not noted yet.
@@ -36,25 +38,26 @@ impl Default for Lost {
 impl Lost {
     /// `1 << order` bytes at `at` are lost; at least a line.
     pub(crate) fn note(&self, at: u64, order: u32) {
-        // ORDERING: Relaxed, only uniqueness matters; a reader that comes between takes all for lost.
+        // ORDERING: Relaxed, only uniqueness matters; a reader that comes in between takes everything for
+        // lost.
         let n = self.count.fetch_add(1, Ordering::Relaxed) as usize;
         if let Some(range) = self.ranges.get(n) {
             range.store(at >> order << order | u64::from(order), Ordering::Release); // ORDERING: Release, O1.
         }
     }
 
-    /// A page of a mapping is not the media's any more: what is stored there is lost as well.
+    /// Notes that a page of a mapping was replaced: stores to it are lost as well.
     pub(crate) fn note_replaced(&self) {
         // ORDERING: Release, O1.
         self.replaced.store(true, Ordering::Release);
     }
 
     pub(crate) fn any_replaced(&self) -> bool {
-        // ORDERING: Relaxed, set once; a thread that misses it for a moment is told at its next call.
+        // ORDERING: Relaxed, set once; a thread that misses it sees it at its next call.
         self.replaced.load(Ordering::Relaxed)
     }
 
-    /// Is some byte of a range lost?
+    /// Returns true if a byte of a range is lost.
     #[inline]
     pub(crate) fn hits(&self, at: u64, len_bytes: u64) -> bool {
         // ORDERING: Acquire, O1.
@@ -73,7 +76,7 @@ impl Lost {
         count > RANGES_MAX || self.ranges[..count].iter().any(hit)
     }
 
-    /// A line was stored to whole, which gives it back.
+    /// Notes that whole lines were stored to, which makes them readable again.
     pub(crate) fn heal(&self, at: u64, len_bytes: u64) {
         // ORDERING: Acquire, O1.
         let count = (self.count.load(Ordering::Acquire) as usize).min(RANGES_MAX);
@@ -86,9 +89,9 @@ impl Lost {
         }
     }
 
-    /// Nothing is lost: another image. Nobody may use the region meanwhile.
+    /// Clears everything, for another image. No other thread uses the region meanwhile.
     pub(crate) fn clear(&self) {
-        // ORDERING: Relaxed, as the caller says.
+        // ORDERING: Relaxed, no other thread uses the region.
         if self.count.swap(0, Ordering::Relaxed) != 0 {
             self.ranges.iter().for_each(|range| range.store(0, Ordering::Relaxed)); // ORDERING: as above.
         }
@@ -97,7 +100,7 @@ impl Lost {
 
 impl std::fmt::Debug for Lost {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // ORDERING: Relaxed, for people.
+        // ORDERING: Relaxed, for messages.
         write!(out, "Lost {{ {} ranges }}", self.count.load(Ordering::Relaxed))
     }
 }

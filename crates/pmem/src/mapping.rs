@@ -1,8 +1,8 @@
-//! A shared mapping of a file or device, unmapped when its last user is gone.
+//! A shared mapping of a file or device, unmapped when its last user is dropped.
 //!
 //! State       base and length; both fixed for the mapping's life.
-//! Invariants  I1  a file's blocks are reserved before it is stored to, so that a full file system is an error of
-//!                 `create` or `open` and not a SIGBUS of a later store. A file that somebody truncates while it is
+//! Invariants  I1  a file's blocks are reserved before it is stored to. So a full file system is an error of
+//!                 `create` or `open`, not a SIGBUS of a later store. A file that another process truncates while it is
 //!                 mapped still ends in SIGBUS.
 
 use rustix::fs::{FallocateFlags, fallocate};
@@ -17,12 +17,13 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Called with bytes done and bytes in total.
 pub(crate) type Progress<'a> = Option<&'a (dyn Fn(u64, u64) + Sync)>;
 
-/// What one entry of the last but one level of page tables maps, on x86-64 and on aarch64 with 4 KiB pages.
+/// Bytes that one entry of the second-lowest page-table level maps, on x86-64 and on aarch64 with 4 KiB
+/// pages.
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// Reserving and pre-faulting go in steps of this, of whole large pages, so that their progress can be told.
+/// Step of reserving and pre-faulting, in whole large pages, so that progress can be reported.
 const STEP_BYTES: u64 = 64 << 20;
-/// More threads do not fault faster: they meet in the kernel.
+/// More threads do not fault faster: they contend in the kernel.
 const PREFAULT_THREADS_MAX: u64 = 16;
 
 #[derive(Debug)]
@@ -46,32 +47,33 @@ impl Mapping {
     ) -> Result<Mapping, Errno> {
         let access = if read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
         let flags = if sync { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
-        // SAFETY: the kernel chooses the address, so nothing that exists is replaced.
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
         let base = unsafe { mmap(null_mut(), len_bytes as usize, access, flags, file, 0)? };
         Ok(Mapping::undumped(base, len_bytes))
     }
 
-    /// As [`Mapping::of_file`], of a file in memory, at an address where a large page may begin (`huge` I1).
+    /// As [`Mapping::of_file`], for a file in memory, at an address where a large page can begin (`huge` I1).
     pub(crate) fn of_memory(file: BorrowedFd<'_>, len_bytes: u64, read_only: bool) -> Result<Mapping, Errno> {
         let len = len_bytes as usize;
         let reserved = len.checked_add(HUGE_PAGE_BYTES as usize).ok_or(Errno::NOMEM)?;
         let nothing = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: the kernel chooses the address, so nothing that exists is replaced.
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
         let start = unsafe { mmap_anonymous(null_mut(), reserved, ProtFlags::empty(), nothing)? };
         let skipped = start.addr().next_multiple_of(HUGE_PAGE_BYTES as usize) - start.addr();
         let access = if read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: replaces a part of the reservation just made, which nobody knows of.
+        // SAFETY: replaces a part of the reservation just made, which no other thread knows.
         let mapped = unsafe { mmap(start.wrapping_byte_add(skipped), len, access, flags, file, 0) };
         for (from, to) in [(0, skipped), (skipped + len, reserved)] {
-            // SAFETY: parts of the reservation that nothing has replaced. A failure leaves addresses unused.
+            // SAFETY: parts of the reservation that were not replaced. A failure leaves addresses unused.
             let _ = unsafe { munmap(start.wrapping_byte_add(from), to - from) };
         }
-        // What was to be replaced stays reserved when that fails: the kernel may have given it up, and another thread may have it.
+        // If that fails, the part to be replaced is not unmapped: the kernel may have released it, and
+        // another thread may have mapped it since.
         Ok(Mapping::undumped(mapped?, len_bytes))
     }
 
-    /// Of a file: a core of this process is to be no copy of it.
+    /// A mapping of a file, which a core dump of this process must not contain.
     fn undumped(base: *mut std::ffi::c_void, len_bytes: u64) -> Mapping {
         // SAFETY: the mapping just made. Advice only.
         let _ = unsafe { madvise(base, len_bytes as usize, Advice::LinuxDontDump) };
@@ -82,18 +84,18 @@ impl Mapping {
     pub(crate) fn private(len_bytes: u64) -> Result<Mapping, Errno> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: the kernel chooses the address, so nothing that exists is replaced.
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
         let base = unsafe { mmap_anonymous(null_mut(), len_bytes as usize, access, flags)? };
-        // Huge pages, as a DAX mapping has them: most of a 4 KiB read of a large file would be page-table walks.
-        // SAFETY: the mapping just made. Advice only: a kernel without huge pages refuses, which changes speed and nothing else.
+        // Huge pages, as in a DAX mapping: otherwise most of a 4 KiB read of a large file would be page-table
+        // walks. SAFETY: the mapping just made. Advice only: a kernel without huge pages refuses, which
+        // changes speed and nothing else.
         let _ = unsafe { madvise(base, len_bytes as usize, Advice::LinuxHugepage) };
         Ok(Mapping { base: base.cast(), len_bytes })
     }
 
     /// Unmaps it, once and early.
     ///
-    /// # Safety
-    /// Nobody uses it any more, and it is not dropped.
+    /// # Safety No thread uses it any more, and it is not dropped.
     pub(crate) unsafe fn abandon(&self) {
         // SAFETY: the caller's promise.
         let _ = unsafe { munmap(self.base.cast(), self.len_bytes as usize) };
@@ -107,8 +109,9 @@ impl Mapping {
         self.len_bytes
     }
 
-    /// Takes the faults of the first pages now, with as many threads as there are processors: on tmpfs a first touch costs about ten times
-    /// a 4 KiB copy, and mounting a large image is mostly this.
+    /// Takes the page faults of the first pages now, with as many threads as there are processors. On tmpfs a
+    /// first touch costs about ten times as much as a 4 KiB copy, and most of the time of mounting a large
+    /// image is spent here.
     pub(crate) fn prefault(
         &self,
         used_bytes: u64,
@@ -119,7 +122,7 @@ impl Mapping {
         side_by_side(used_bytes, progress, |at, bytes| self.populate(at, bytes, advice))
     }
 
-    /// Puts large pages under a range, as far as the kernel will; no byte changes.
+    /// Puts large pages under a range, as far as the kernel permits; no byte changes.
     pub(crate) fn collapse(&self, at: u64, bytes: u64) -> Result<(), Errno> {
         let from = self.base.wrapping_add(at as usize);
         // SAFETY: within the mapping; no byte changes.
@@ -135,7 +138,8 @@ impl Mapping {
             // SAFETY: within the mapping; populating changes no byte.
             match unsafe { madvise(from.cast::<c_void>(), bytes as usize, advice) } {
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                // Kernels before 5.14 do not know it: faults are then taken one by one at the first touch.
+                // Kernels before 5.14 do not have it: page faults are then taken one by one at the first
+                // touch.
                 Ok(()) | Err(Errno::INVAL) => return Ok(()),
                 Err(errno) => return Err(errno),
             }
@@ -145,13 +149,14 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nothing else unmaps it, and the holder of an address in it holds this mapping.
+        // SAFETY: unmapped nowhere else, and the holder of an address in it holds this mapping.
         let unmapped = unsafe { munmap(self.base.cast(), self.len_bytes as usize) };
         debug_assert_eq!(unmapped, Ok(()));
     }
 }
 
-/// Takes the steps of a range with as many threads as there are processors, and tells how far they are; the first error ends it.
+/// Runs the steps of a range with as many threads as there are processors, and reports progress; the first
+/// error ends it.
 pub(crate) fn side_by_side(
     len_bytes: u64,
     progress: Progress<'_>,
@@ -168,11 +173,11 @@ pub(crate) fn side_by_side(
             };
             let bytes = bytes.min(STEP_BYTES);
             if let Err(errno) = step(at, bytes) {
-                // ORDERING: Relaxed, a thread that misses it takes a step for nothing.
+                // ORDERING: Relaxed, a thread that misses it takes one unnecessary step.
                 next.store(steps, Relaxed);
                 return Err(errno);
             }
-            // ORDERING: Relaxed, a count for people.
+            // ORDERING: Relaxed, a count for messages.
             let so_far = done.fetch_add(bytes, Relaxed) + bytes;
             if let Some(tell) = progress {
                 tell(so_far, len_bytes);

@@ -1,7 +1,7 @@
 //! Making and opening regions.
 //!
 //! Invariants  I1  a region is locked before a byte of it is changed, and while any mapping of it made here lives (see `held`).
-//!             I2  whatever `create` made, it removes again when it fails (see `taken`).
+//!             I2  a file that `create` has made is removed again if `create` fails (see `taken`).
 
 use crate::dirty::Failure;
 use crate::domain::{self, Backend};
@@ -20,8 +20,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 impl Region {
-    /// Makes a file of `len_bytes`, rounded down to whole blocks, full of zeros and with its blocks reserved, and
-    /// maps it. On a device, uses its first `len_bytes`, with the bytes they have.
+    /// Makes a file of `len_bytes`, rounded down to whole blocks, full of zeros and with its blocks reserved,
+    /// and maps it. On a device, uses its first `len_bytes`, with their present content.
     ///
     /// Errors: [`Error::Exists`], [`Error::InUse`], [`Error::TooSmall`], [`Error::TooLarge`], [`Error::NoSpace`],
     /// [`Error::NotMappable`], [`Error::System`].
@@ -35,9 +35,10 @@ impl Region {
         }
     }
 
-    /// Maps an existing file or device whole.
+    /// Maps all of an existing file or device.
     ///
-    /// Holes of a file, as far as it is in use, are given blocks first, unless it is opened for reading only.
+    /// Holes in the part of a file that is in use are given blocks first, unless it is opened for reading
+    /// only.
     ///
     /// Errors: [`Error::InUse`], [`Error::TooSmall`], [`Error::NoSpace`], [`Error::NotMappable`], [`Error::System`].
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions<'_>) -> Result<Region> {
@@ -61,15 +62,15 @@ impl Region {
         map((file, claim), path, [used_bytes, len_bytes], options)
     }
 
-    /// A region without a name: gone when its last mapping is. For tests and throw-away file systems. Its stores survive the death of
-    /// processes.
+    /// A region without a name: gone when its last mapping is dropped. For tests and temporary file systems.
+    /// Its stores survive the death of processes.
     ///
     /// Errors: [`Error::TooSmall`], [`Error::NoSpace`], [`Error::System`].
     pub fn anonymous(len_bytes: u64) -> Result<Region> {
         Region::anonymous_as(len_bytes, Durability::Process)
     }
 
-    /// As [`Region::anonymous`], with the instructions that this durability would take.
+    /// As [`Region::anonymous`], with the instructions for this durability.
     ///
     /// Errors: as [`Region::anonymous`].
     pub fn anonymous_as(len_bytes: u64, durability: Durability) -> Result<Region> {
@@ -91,8 +92,8 @@ impl Region {
         Ok(Region::new(mapping, source))
     }
 
-    /// Another mapping of the same region, at another address; both keep the region locked.
-    /// A simulated region has one memory: there it is another handle on that.
+    /// Another mapping of the same region, at another address; both keep the region locked. A simulated
+    /// region has only one memory: the result is another handle on it.
     ///
     /// Errors: [`Error::System`].
     pub fn map_again(&self) -> Result<Region> {
@@ -112,8 +113,8 @@ impl Region {
         ))
     }
 
-    /// Maps what another process has opened and locked, and handed over: the lock stays until the last process that maps it is gone.
-    /// `path` is what errors call it; `durability` is what that process has chosen.
+    /// Maps a file that another process has opened, locked, and handed over: the lock stays until the last
+    /// process that maps it is gone. `path` is its name in errors; `durability` is that process's choice.
     ///
     /// Errors: [`Error::TooSmall`] if the file is shorter than `len_bytes`, [`Error::Lasting`], [`Error::System`].
     pub fn attach(
@@ -125,7 +126,7 @@ impl Region {
     ) -> Result<Region> {
         let name = path.unwrap_or(Path::new(NAMELESS));
         let stat = fstat(&file).map_err(system("examine", name))?;
-        // A file that is too short would end in SIGBUS at the first touch behind its end.
+        // In a file that is too short, the first access behind its end would be a SIGBUS.
         let have_bytes = if is_regular(&stat) { stat.st_size as u64 } else { len_bytes };
         if have_bytes < len_bytes || len_bytes == 0 || !len_bytes.is_multiple_of(BLOCK_BYTES as u64) {
             return Err(Error::TooSmall {
@@ -142,17 +143,17 @@ impl Region {
         Ok(Region::new(mapping, source).untouched())
     }
 
-    /// Drops the lock of the file for all its sharers: no store to the region comes any more.
+    /// Drops the lock of the file for all its sharers: no store to the region follows.
     pub fn unlock(&self) {
         if let Some(file) = self.source().file.as_ref() {
-            // What cannot be unlocked stays locked until the last of them has gone.
+            // If it cannot be unlocked, it stays locked until the last sharer has gone.
             let _ = flock(file, FlockOperation::Unlock);
             presence::leave(file);
         }
     }
 
-    /// Tries to take the lock of a file whose earlier holder may be gone: a region that was attached has none of its own.
-    /// True: it is held now.
+    /// Tries to lock a file whose earlier holder may be gone: a region that was attached has no lock of its
+    /// own. Returns true if it is locked now.
     pub fn lock_again(&self) -> bool {
         let how = match self.is_read_only() {
             true => FlockOperation::NonBlockingLockShared,
@@ -169,7 +170,7 @@ fn used(file: &OwnedFd, extent: Extent<'_>, len_bytes: u64) -> u64 {
             match pread(file, &mut *into, at) {
                 Ok(read @ 1..) => (at, into) = (at + read as u64, &mut into[read..]),
                 Err(Errno::INTR) => {}
-                // What cannot be read says nothing.
+                // Bytes that cannot be read count as zero.
                 _ => return into.fill(0),
             }
         }

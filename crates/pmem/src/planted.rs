@@ -1,8 +1,9 @@
-//! Write-backs and fences left out on purpose: bugs for the crash rig to find. And promises of SEMANTICS.md that are broken on purpose
-//! (`cargo xtask breaches`): the variable `HEDDLE_BREACH` names one as `heddle-pmem:NAME`.
+//! Write-backs and fences left out on purpose: bugs that the crash rig must find. And promises of
+//! SEMANTICS.md that are broken on purpose (`cargo xtask breaches`): the variable `HEDDLE_BREACH` names one
+//! as `heddle-pmem:NAME`.
 //!
-//! State       [`without_flush`], for a thread; [`leave_out`], for the process: one call in the source, wherever it is made. Simulated
-//!             regions alone obey it, and count each call.
+//! State       [`without_flush`], for a thread; [`leave_out`], for the process: one call in the source. Only simulated
+//!             regions obey it, and count each call.
 
 use crate::durability::Reach;
 use std::cell::Cell;
@@ -10,13 +11,13 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{LazyLock, RwLock};
 
-/// Memory that is volatile is stored to as if it was not.
+/// Stores to volatile memory are done as for persistent memory.
 const COSTLY_IN_MEMORY: &str = "CostlyInMemory";
-/// Persistent memory is stored to as if it was volatile.
+/// Stores to persistent memory are done as for volatile memory.
 const PLAIN_FOR_POWER: &str = "PlainForPower";
-/// A device is what the file system is that its node lies on.
+/// A device is classified by the file system of its node.
 pub(crate) const NODES_BELIEVED: &str = "NodesBelieved";
-/// Nobody asks whether an image is in use.
+/// No check whether an image is in use.
 pub(crate) const LOCK_UNASKED: &str = "LockUnasked";
 
 static BROKEN: LazyLock<Option<String>> = LazyLock::new(|| {
@@ -24,12 +25,12 @@ static BROKEN: LazyLock<Option<String>> = LazyLock::new(|| {
     wanted.strip_prefix("heddle-pmem:").map(str::to_owned)
 });
 
-/// Is this promise broken?
+/// Returns true if this promise is broken.
 pub(crate) fn breaks(promise: &str) -> bool {
     BROKEN.as_deref() == Some(promise)
 }
 
-/// What the processor must do for a fence, if that is not what it should be.
+/// The reach of a fence, if a planted bug changes it.
 pub(crate) fn reach() -> Option<Reach> {
     match BROKEN.as_deref() {
         Some(COSTLY_IN_MEMORY) => Some(Reach::Controller),
@@ -42,7 +43,7 @@ thread_local! {
     static LEFT_OUT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `store`; what it stores through the cache stays there.
+/// Runs `store`; its stores through the cache are not flushed.
 pub fn without_flush(store: impl FnOnce()) {
     LEFT_OUT.set(true);
     store();
@@ -53,31 +54,31 @@ pub(crate) fn left_out() -> bool {
     LEFT_OUT.get()
 }
 
-/// What a call does for durability.
+/// The effect of a call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// It fences.
     Fence,
-    /// It stores past the cache, or starts the write-back of what it or another has stored. Left out, the bytes stay in the cache.
+    /// A store past the cache, or the start of a write-back. If it is left out, the bytes stay in the cache.
     Store,
 }
 
 /// A call in the source.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Site {
-    /// The file, from the top of the repository.
+    /// The file, from the root of the repository.
     pub file: &'static str,
     /// The line.
     pub line: u32,
-    /// What it does there.
+    /// Its effect.
     pub kind: Kind,
 }
 
-/// Line of the call that is left out; 0: none is.
+/// Line of the call that is left out; 0: none.
 static LINE: AtomicU32 = AtomicU32::new(0);
 static CHOSEN: RwLock<Option<Site>> = RwLock::new(None);
 
-/// Leaves one call out from now on, in the whole process; none with `None`.
+/// Leaves one call out from now on, in the whole process; `None` leaves out none.
 pub fn leave_out(site: Option<Site>) {
     if let Ok(mut chosen) = CHOSEN.write() {
         *chosen = site;

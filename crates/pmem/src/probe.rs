@@ -1,11 +1,11 @@
-//! A region that knows which of its words somebody depended on.
+//! A region that records which of its words were loaded.
 //!
-//! A crash rig mounts thousands of images that differ in a few words. Where recovery and the walk behind it never look at a
-//! word, its value cannot matter: images that agree on all words that were looked at need one check, not one each.
+//! A crash rig mounts thousands of images that differ in a few words. If recovery and the walk behind it
+//! never load a word, its value cannot matter: images that agree in all loaded words need only one check.
 //!
-//! State       memory; a bit a word in `read` and in `stored`; a byte a block in `changed`.
-//! Invariants  I1  a word's bit in `read` is set by a load of it, unless it was stored to whole before.
-//!             I2  memory differs from the image that was loaded last in blocks of `changed` alone.
+//! State       memory; for each word a bit in `read` and in `stored`; for each block a byte in `changed`.
+//! Invariants  I1  a word's bit in `read` is set by a load of it, unless it was completely stored to before.
+//!             I2  memory differs from the image that was loaded last only in blocks of `changed`.
 //! Source      Vinter's rule (only lines that recovery reads matter), by words instead of lines.
 
 use crate::dirty::Failure;
@@ -15,7 +15,7 @@ use crate::{BLOCK_BYTES, LINE_BYTES, Pos};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The far side of a probed region: puts images into it, tells what was read.
+/// The rig's side of a probed region: loads images into it, and reports which words were read.
 #[derive(Clone, Debug)]
 pub struct Probe {
     pub(crate) memory: Arc<Mapping>,
@@ -32,17 +32,18 @@ pub(crate) struct ProbeLog {
 }
 
 impl Probe {
-    /// Makes the memory `image` with `words` put over it, and forgets what was read. With `same_image` the caller says that
-    /// `image` is the one of the last time: then only blocks that changed since are put back. Nobody may use the region meanwhile.
+    /// Sets the memory to `image` with `words` on top, and clears the record of reads. With `same_image` the
+    /// caller asserts that `image` is the last one: then only changed blocks are restored. No other thread
+    /// uses the region meanwhile.
     ///
     /// Panics if the image has another length, or a word lies outside it.
     pub fn load(&self, image: &[u8], words: &[(Pos, u64)], same_image: bool) {
         assert_eq!(image.len() as u64, self.memory.len_bytes(), "an image of another length");
         for (block, bytes) in image.chunks_exact(BLOCK_BYTES).enumerate() {
-            // ORDERING: Relaxed, nobody else uses the region.
+            // ORDERING: Relaxed, no other thread uses the region.
             if self.log.changed[block].swap(false, Ordering::Relaxed) || !same_image {
                 let to = self.memory.base().wrapping_add(block * BLOCK_BYTES);
-                // SAFETY: within the mapping, which nobody uses meanwhile.
+                // SAFETY: within the mapping, which no other thread uses meanwhile.
                 let memory = unsafe { std::slice::from_raw_parts_mut(to, BLOCK_BYTES) };
                 if memory != bytes {
                     memory.copy_from_slice(bytes);
@@ -55,37 +56,37 @@ impl Probe {
         }
         for (at, value) in words {
             assert!(at.0 + 8 <= self.memory.len_bytes() && at.is_aligned(8), "a word outside: {at:?}");
-            // SAFETY: within the mapping, which nobody uses meanwhile, and aligned.
+            // SAFETY: within the mapping, which no other thread uses meanwhile, and aligned.
             unsafe { self.memory.base().wrapping_add(at.0 as usize).cast::<u64>().write(value.to_le()) };
             // ORDERING: Relaxed, as above.
             self.log.changed[at.0 as usize / BLOCK_BYTES].store(true, Ordering::Relaxed);
         }
     }
 
-    /// The media loses a line: loads of it give [`LOST_WORD`]s until it is stored to whole, or an image is loaded. `at` is a multiple
-    /// of 64. Nobody may use the region meanwhile.
+    /// Loses a line of the media: loads of it return [`LOST_WORD`]s until the whole line is stored to, or an
+    /// image is loaded. `at` is a multiple of 64. No other thread uses the region meanwhile.
     ///
     /// Panics outside the region.
     pub fn lose(&self, at: Pos) {
         assert!(at.0 + LINE_BYTES as u64 <= self.memory.len_bytes() && at.is_aligned(64), "no line: {at:?}");
         self.log.failure.lost.note(at.0, LINE_BYTES.trailing_zeros());
-        // ORDERING: Relaxed, nobody else uses the region.
+        // ORDERING: Relaxed, no other thread uses the region.
         self.log.changed[at.0 as usize / BLOCK_BYTES].store(true, Ordering::Relaxed);
         for word in 0..LINE_BYTES / 8 {
             let to = self.memory.base().wrapping_add(at.0 as usize).cast::<u64>().wrapping_add(word);
-            // SAFETY: within the mapping, which nobody uses meanwhile, and aligned.
+            // SAFETY: within the mapping, which no other thread uses meanwhile, and aligned.
             unsafe { to.write(LOST_WORD.to_le()) };
         }
     }
 
-    /// Did somebody load this word since [`Probe::load`], before anybody stored to all of it?
+    /// Returns true if this word was loaded since [`Probe::load`], before it was completely stored to.
     pub fn was_read(&self, word: Pos) -> bool {
         let index = word.0 as usize / 8;
-        // ORDERING: Relaxed, asked when the work that reads has ended.
+        // ORDERING: Relaxed, called when the reading threads have ended.
         self.log.read[index / 64].load(Ordering::Relaxed) >> (index % 64) & 1 == 1
     }
 
-    /// The blocks of which some word [`Probe::was_read`].
+    /// The blocks in which [`Probe::was_read`] is true for a word.
     pub fn read_blocks(&self) -> Vec<u64> {
         const MASKS: usize = BLOCK_BYTES / 8 / 64;
         // ORDERING: Relaxed, as in `was_read`.
@@ -99,20 +100,21 @@ impl Probe {
             .collect()
     }
 
-    /// The blocks that differ, or may differ, from the image that was loaded, with their content. Nobody may use the region meanwhile.
+    /// The blocks that differ, or may differ, from the loaded image, with their content. No other thread uses
+    /// the region meanwhile.
     pub fn changed_blocks(&self) -> impl Iterator<Item = (u64, &[u8])> {
         // ORDERING: Relaxed, as in `was_read`.
         let changed = self.log.changed.iter().enumerate().filter(|(_, c)| c.load(Ordering::Relaxed));
         changed.map(|(block, _)| {
             let from = self.memory.base().wrapping_add(block * BLOCK_BYTES);
-            // SAFETY: within the mapping, which nobody stores to meanwhile.
+            // SAFETY: within the mapping, to which no thread stores meanwhile.
             (block as u64, unsafe { std::slice::from_raw_parts(from, BLOCK_BYTES) })
         })
     }
 
-    /// All of the memory. Nobody may use the region meanwhile.
+    /// All of the memory. No other thread uses the region meanwhile.
     pub fn image(&self) -> Vec<u8> {
-        // SAFETY: the mapping, which nobody stores to meanwhile.
+        // SAFETY: the mapping, to which no thread stores meanwhile.
         unsafe { std::slice::from_raw_parts(self.memory.base(), self.memory.len_bytes() as usize) }.to_vec()
     }
 }
@@ -130,7 +132,7 @@ impl ProbeLog {
 
     pub(crate) fn note_load(&self, at: u64, len_bytes: u64) {
         for_words(at, len_bytes, |index, mask, _| {
-            // ORDERING: Relaxed, looked at when the work has ended.
+            // ORDERING: Relaxed, read when the work has ended.
             let fresh = mask & !self.stored[index].load(Ordering::Relaxed);
             if fresh != 0 {
                 self.read[index].fetch_or(fresh, Ordering::Relaxed); // ORDERING: Relaxed, as above.
@@ -138,7 +140,7 @@ impl ProbeLog {
         });
     }
 
-    /// A word that is stored to in part still says something of what it was: it counts as read.
+    /// Notes a store. A word that is stored to in part keeps some of its old bits: it counts as read.
     pub(crate) fn note_store(&self, at: u64, len_bytes: u64) {
         self.failure.lost.heal(at, len_bytes);
         for block in at / BLOCK_BYTES as u64..=(at + len_bytes - 1) / BLOCK_BYTES as u64 {
@@ -155,7 +157,8 @@ impl ProbeLog {
     }
 }
 
-/// Calls `f` with the place in a bitmap, the bits of the range's words there, and those of them that the range covers in part.
+/// Calls `f` with the index in a bitmap, the bits of the range's words there, and those of the words covered
+/// only in part.
 fn for_words(at: u64, len_bytes: u64, mut f: impl FnMut(usize, u64, u64)) {
     if len_bytes == 0 {
         return;

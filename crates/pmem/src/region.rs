@@ -1,13 +1,13 @@
 //! The region: every load and store of persistent memory.
 //!
-//! State       the mapping, what the processor offers, and for some backends a watcher of stores.
+//! State       the mapping, the processor's features, and for some backends a watcher of stores.
 //! Invariants  I1  `base` is valid for `len_bytes` as long as `mapping` lives, which this struct holds.
 //!             I2  stores are allowed below `writable_bytes`: the length, or 0 for a read-only region. One comparison.
-//!             I3  real memory has no watcher: each store costs one branch that is always predicted.
-//!             I4  loads are allowed below `readable_bytes`: the length, or 0 for a region whose loads are noted (a probed one):
-//!                 noting costs other regions nothing.
-//!             I5  the instructions of stores, flushes and fences follow the region's promise ([`Durability`]): where that is the death of
-//!                 processes, stores are plain and a fence orders, no more.
+//!             I3  real memory has no watcher: each store costs one branch that is always predicted correctly.
+//!             I4  loads are allowed below `readable_bytes`: the length, or 0 for a probed region, whose loads are noted.
+//!                 So noting costs other regions nothing.
+//!             I5  the instructions of stores, flushes and fences follow the region's [`Durability`]. If that is the death of
+//!                 processes, stores are plain and a fence only orders.
 //! Orderings   O1  `store_u64` (Release) pairs with `load_u64` (Acquire).
 
 mod stores;
@@ -35,9 +35,10 @@ use std::sync::{Arc, OnceLock};
 use stores::split;
 use watcher::Watcher;
 
-/// Persistent memory. Shared freely among threads; a store is durable once its own thread has fenced.
+/// Persistent memory, shared among threads. A store is durable once its own thread has fenced.
 ///
-/// Positions outside the region, and positions not aligned as a method asks, panic. So do stores to a read-only region.
+/// Positions outside the region panic, and so do positions that are not aligned as a method requires, and
+/// stores to a read-only region.
 #[derive(Debug)]
 pub struct Region {
     base: *mut u8,
@@ -46,17 +47,17 @@ pub struct Region {
     readable_bytes: u64,
     cpu: Cpu,
     watcher: Option<Box<Watcher>>,
-    /// Before the mapping: it must not outlive that.
+    /// Declared before the mapping: it must be dropped first.
     guarded: Option<Guarded>,
     mapping: Arc<Mapping>,
     source: Source,
-    /// Of a region that was attached.
+    /// Only for a region that was attached.
     untouched: Option<Untouched>,
-    /// See [`Region::huge_bytes`]: looking takes the kernel a walk through all pages.
+    /// The value of [`Region::huge_bytes`], which takes the kernel a walk through all pages.
     huge: OnceLock<Option<u64>>,
 }
 
-/// Where a region comes from.
+/// The parts from which a region is made.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) backend: Backend,
@@ -65,19 +66,19 @@ pub(crate) struct Source {
     pub(crate) file: Option<OwnedFd>,
     pub(crate) path: Option<PathBuf>,
     pub(crate) failure: Failure,
-    /// Other names of the bytes.
+    /// Other names of the same bytes.
     pub(crate) claim: Option<Arc<Claim>>,
 }
 
 impl Source {
-    /// What the processor must do for a fence.
+    /// The reach that a fence needs.
     fn reach(&self) -> Reach {
         #[cfg(feature = "planted")]
         if let Some(reach) = crate::planted::reach() {
             return reach;
         }
         match (self.backend, self.durability) {
-            // A file's pages are written back by the kernel, whatever the cache holds.
+            // The kernel writes back a file's pages, whatever the cache holds.
             (Backend::File, _) | (_, Durability::Process) => Reach::Memory,
             (Backend::DaxCached, Durability::Power) => Reach::Cache,
             (Backend::Memory | Backend::Dax | Backend::Simulated, Durability::Power) => Reach::Controller,
@@ -97,8 +98,8 @@ impl Source {
     }
 }
 
-// SAFETY: the memory is reached by assembly, volatile and atomic accesses only; what races mean is the caller's
-// protocol.
+// SAFETY: the memory is accessed only by assembly, volatile and atomic accesses; the caller's protocol
+// defines the meaning of races.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -158,15 +159,16 @@ impl Region {
         &self.source
     }
 
-    /// The same, of which no page was touched by this process yet.
+    /// The same region, none of whose pages this process has touched yet.
     pub(crate) fn untouched(mut self) -> Region {
-        // Of another file, pages that are made writable would have to be written back.
+        // In a file, pages that are made writable would have to be written back.
         let worth_it = !self.is_read_only() && self.backend() != Backend::File;
         self.untouched = worth_it.then(|| Untouched::new(self.len_bytes));
         self
     }
 
-    /// Stores to a range are to come: what its first touch costs is paid for all of it together, if this process has not touched it yet.
+    /// Announces stores to a range: if this process has not touched it yet, its page faults are taken
+    /// together now.
     #[inline]
     pub fn expect_stores(&self, at: Pos, len_bytes: u64) {
         if let Some(untouched) = &self.untouched
@@ -177,19 +179,18 @@ impl Region {
         }
     }
 
-    /// Maps all pages of an attached region now, which takes about a third of a second a GiB: for a process that will store to most of
-    /// it and cannot have its first stores take longer. A region that this process has opened itself is mapped already, one of a file
-    /// that is written back never is.
+    /// Maps all pages of an attached region now, which takes about a third of a second for each GiB. For a
+    /// process that will store to most of it and cannot afford slow first stores. A region that this process
+    /// has opened itself is mapped already; a file region that is written back never is.
     pub fn map_all(&self) {
         if let Some(untouched) = &self.untouched {
             untouched.touch_all(&self.mapping);
         }
     }
 
-    /// Unmaps the region by system calls alone, where nothing may be freed: in a handler of a signal.
+    /// Unmaps the region by system calls alone. For a signal handler, where nothing may be freed.
     ///
-    /// # Safety
-    /// Nobody uses the region any more, and it is never dropped.
+    /// # Safety No thread uses the region any more, and it is never dropped.
     pub unsafe fn abandon(&self) {
         if let Some(guarded) = &self.guarded {
             guarded.forget();
@@ -204,51 +205,52 @@ impl Region {
         self.len_bytes
     }
 
-    /// How many of its bytes this process has mapped by pages of 2 MiB or more, when it was first asked. `None`: the region is not in
-    /// memory, is mapped as it is touched, or the kernel does not tell.
+    /// Number of bytes that this process had mapped by pages of 2 MiB or more at the first call. `None`: the
+    /// region is not in memory, is mapped on first touch, or the kernel does not tell.
     pub fn huge_bytes(&self) -> Option<u64> {
         let from = self.base_address() as u64;
         let whole = self.backend() == Backend::Memory && self.untouched.is_none();
         *self.huge.get_or_init(|| whole.then(|| huge::huge_bytes(from..from + self.len_bytes))?)
     }
 
-    /// Where the region lies in this process, as a number: for tools that look at memory from outside.
+    /// Address of the region in this process, as a number: for tools that look at memory from outside.
     pub fn base_address(&self) -> usize {
         self.base as usize
     }
 
-    /// What makes a store durable here.
+    /// The mechanism that makes a store durable here.
     pub fn backend(&self) -> Backend {
         self.source.backend
     }
 
-    /// What stores to it survive. All processes that map it keep the same promise.
+    /// The durability of its stores. All processes that map it keep the same.
     pub fn durability(&self) -> Durability {
         self.source.durability
     }
 
-    /// The file or device; none for anonymous and simulated regions.
+    /// The file or device; `None` for anonymous and simulated regions.
     pub fn path(&self) -> Option<&Path> {
         self.source.path.as_deref()
     }
 
-    /// The descriptor to hand to another process (see [`Region::attach`]); none if the region is simulated.
+    /// The descriptor to hand to another process (see [`Region::attach`]); `None` if the region is simulated.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.source.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Closes the descriptor: the mapping, and the lock, need it no more. For programs that may close it behind our back.
+    /// Closes the descriptor, which the mapping and the lock do not need. For programs that may close it
+    /// without our knowledge.
     pub fn close_file(&mut self) {
         self.source.file = None;
     }
 
-    /// Whether stores are refused (by a panic).
+    /// Returns true if stores are refused (by a panic).
     pub fn is_read_only(&self) -> bool {
         self.source.read_only
     }
 
-    /// Whether a fence could not do its work (only [`Backend::File`] can fail), or what is stored does not reach the media for another
-    /// reason ([`survive_faults`](crate::survive_faults)). Once set it stays.
+    /// The failure, if a fence could not do its work (only with [`Backend::File`]), or stores do not reach
+    /// the media for another reason ([`survive_faults`](crate::survive_faults)). Once set it stays.
     pub fn failed(&self) -> Option<Error> {
         if let Some(error) = self.source.failure.get() {
             return Some(error.clone());
@@ -257,28 +259,28 @@ impl Region {
         self.source.failure.lost.any_replaced().then(|| Error::Lost { path: path() })
     }
 
-    /// Is some byte of a range lost: could a load of it not be served by the media, and gave [`LOST_WORD`](crate::LOST_WORD)s? Asked
-    /// after the load.
+    /// Returns true if a byte of a range is lost: the media could not serve a load, which got
+    /// [`LOST_WORD`](crate::LOST_WORD)s. Called after the load.
     #[inline]
     pub fn lost(&self, at: Pos, len_bytes: u64) -> bool {
         self.source.failure.lost.hits(at.0, len_bytes)
     }
 
-    /// Stores bytes, at any alignment and length; past the cache where the region's promise asks for that, or they are many. Not
-    /// durable, nor seen in order by others, before [`Region::fence`].
+    /// Stores bytes, at any alignment and length; past the cache if the region's durability requires that, or
+    /// if they are many. The stores are durable, and visible to others in order, only after
+    /// [`Region::fence`].
     #[inline]
     #[cfg_attr(feature = "planted", track_caller)]
     pub fn nt_write(&self, at: Pos, bytes: &[u8]) {
-        // Memory of the program's own is there.
+        // The program's own memory is always mapped.
         let _all = self.take_in(at, bytes, bytes.len());
     }
 
-    /// As [`Region::nt_write`], out of memory of a caller that may not be there. The bytes are one of the pieces of `whole_bytes` which
-    /// are stored together: how they are stored goes by that.
+    /// As [`Region::nt_write`], from a caller's memory, which may not be mapped. The bytes are one of the
+    /// pieces of `whole_bytes` which are stored together; that length decides how they are stored.
     ///
-    /// # Errors
-    /// [`BadBuffer`], in a process that handles faults with [`after_fault`](crate::after_fault); else the fault is the process's. What
-    /// the range holds is not known then.
+    /// # Errors [`BadBuffer`], in a process that handles faults with [`after_fault`](crate::after_fault);
+    /// otherwise the process gets the fault. The content of the range is undefined then.
     #[inline]
     #[cfg_attr(feature = "planted", track_caller)]
     pub fn take_in(&self, at: Pos, bytes: &[u8], whole_bytes: usize) -> Result<(), BadBuffer> {
@@ -329,8 +331,7 @@ impl Region {
             to.0.abs_diff(from.0) >= len_bytes,
             "a copy from {from:?} to {to:?} of {len_bytes} bytes overlaps itself"
         );
-        // SAFETY: checked above.
-        // What this region cannot load is no caller's fault (`lost`).
+        // SAFETY: checked above. A load that fails in this region is not a caller's fault (`lost`).
         let _all =
             unsafe { self.store_range(to.0, self.address(from.0), len_bytes as usize, len_bytes as usize) };
     }
@@ -350,8 +351,9 @@ impl Region {
         unsafe { self.flush(at.0, 8) }
     }
 
-    /// Stores one line through the cache and starts its write-back; `at` is a multiple of 64. For a line that is soon stored to
-    /// again: one stored past the cache would have to be fetched first. Durable after [`Region::fence`].
+    /// Stores one line through the cache and starts its write-back; `at` is a multiple of 64. For a line that
+    /// is stored to again soon: a line stored past the cache would have to be fetched first. Durable after
+    /// [`Region::fence`].
     #[inline]
     #[cfg_attr(feature = "planted", track_caller)]
     pub fn store_line(&self, at: Pos, words: &[u64; 8]) {
@@ -367,8 +369,8 @@ impl Region {
         unsafe { self.flush(at.0, LINE_BYTES) }
     }
 
-    /// Returns when everything this thread stored before is durable; see [`Region::failed`] for [`Backend::File`].
-    /// Orders stores with stores only: a load after it may still be served before them.
+    /// Returns when all earlier stores of this thread are durable; see [`Region::failed`] for
+    /// [`Backend::File`]. It orders stores only with stores: a later load may still be served before them.
     #[inline]
     #[cfg_attr(feature = "planted", track_caller)]
     pub fn fence(&self) {
@@ -380,8 +382,9 @@ impl Region {
         }
     }
 
-    /// As [`Region::fence`], and on Intel's processors this thread does nothing else before. Worth it behind a large copy past the
-    /// cache, where stores to cached lines follow: with those of 2023 all of it takes longer otherwise.
+    /// As [`Region::fence`]; on Intel's processors this thread also stalls until the stores are done. Useful
+    /// behind a large copy past the cache, if stores to cached lines follow: without it the whole takes
+    /// longer on those of 2023.
     #[inline]
     #[cfg_attr(feature = "planted", track_caller)]
     pub fn fence_and_wait(&self) {
@@ -393,8 +396,8 @@ impl Region {
         }
     }
 
-    /// Starts the write-back of what anybody has stored to `[at, at + len_bytes)`: for stores whose own thread died before its
-    /// fence. Durable after [`Region::fence`].
+    /// Starts the write-back of any thread's stores to `[at, at + len_bytes)`: for stores whose own thread
+    /// died before its fence. Durable after [`Region::fence`].
     #[cfg_attr(feature = "planted", track_caller)]
     pub fn flush_unfenced(&self, at: Pos, len_bytes: u64) {
         self.checked_store(at, len_bytes);
@@ -408,17 +411,17 @@ impl Region {
         unsafe { self.flush(at.0, len_bytes as usize) }
     }
 
-    /// Copies out of the region. Bytes that another thread is storing meanwhile come out old, new or mixed.
+    /// Copies out of the region. Bytes that another thread is storing meanwhile may be old, new or mixed.
     #[inline]
     pub fn read(&self, at: Pos, into: &mut [u8]) {
-        // Memory of the program's own is there.
+        // The program's own memory is always mapped.
         let _all = self.read_out(at, into);
     }
 
-    /// As [`Region::read`], into memory of a caller that may not be there.
+    /// As [`Region::read`], to a caller's memory, which may not be mapped.
     ///
-    /// # Errors
-    /// [`BadBuffer`], in a process that handles faults with [`after_fault`](crate::after_fault); else the fault is the process's.
+    /// # Errors [`BadBuffer`], in a process that handles faults with [`after_fault`](crate::after_fault);
+    /// otherwise the process gets the fault.
     #[inline]
     pub fn read_out(&self, at: Pos, into: &mut [u8]) -> Result<(), BadBuffer> {
         self.checked_load(at, into.len() as u64);
@@ -435,14 +438,14 @@ impl Region {
         caller::all(unsafe { self.cpu.load(into.as_mut_ptr(), self.address(at.0), into.len()) })
     }
 
-    /// Fills memory of a caller with zeros: what a hole reads as.
+    /// Fills a caller's memory with zeros, as the content of a hole.
     ///
     /// # Errors
     /// As [`Region::read_out`].
     pub fn zero_out(&self, into: &mut [u8]) -> Result<(), BadBuffer> {
         const ZEROS: &[u8; BLOCK_BYTES] = &[0; BLOCK_BYTES];
         into.chunks_mut(BLOCK_BYTES).try_for_each(|part| {
-            // SAFETY: as long as the zeros are; the target is a slice.
+            // SAFETY: no longer than the zeros; the target is a slice.
             caller::all(unsafe { self.cpu.load(part.as_mut_ptr(), ZEROS.as_ptr(), part.len()) })
         })
     }
@@ -465,7 +468,7 @@ impl Region {
         std::array::from_fn(|slot| {
             // SAFETY: checked above; eight words are within the line.
             let word = unsafe { AtomicU64::from_ptr(self.address(at.0).cast::<u64>().add(slot)) };
-            // ORDERING: Relaxed; a record proves itself by its checksum, not by when it was loaded.
+            // ORDERING: Relaxed; a record is verified by its checksum, not by when it was loaded.
             word.load(Ordering::Relaxed)
         })
     }
@@ -484,7 +487,7 @@ impl Region {
         }
     }
 
-    /// I4: a load that is outside, or of a region whose loads are noted.
+    /// Handles a load that is outside, or in a region whose loads are noted (I4).
     #[cold]
     fn note_load(&self, at: Pos, len_bytes: u64) {
         match self.watcher.as_deref() {
@@ -510,7 +513,7 @@ impl Region {
         self.base.wrapping_add(at as usize)
     }
 
-    /// Runs `store`, which stores exactly `[at, at + len_bytes)`, where a watcher can see it.
+    /// Runs `store`, which stores exactly `[at, at + len_bytes)`, so that a watcher sees it.
     #[inline]
     #[cfg_attr(feature = "planted", track_caller)]
     fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: impl Fn()) {
@@ -533,7 +536,7 @@ impl Region {
         }
         match self.watcher.as_deref() {
             Some(Watcher::Recorder(recorder)) => recorder.flush(cpu::lines(at, len_bytes, LINE_BYTES)),
-            // SAFETY: the caller's; lines do not cross the page on which a mapping ends.
+            // SAFETY: the caller's promise; lines do not cross the page on which a mapping ends.
             _ => unsafe { self.cpu.flush(self.address(at), len_bytes) },
         }
     }

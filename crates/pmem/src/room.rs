@@ -1,33 +1,33 @@
-//! Whether a reservation can succeed, asked before the first page of it is touched: filling memory that is not there does not end with an
-//! error but with processes being killed.
+//! Checks that a reservation can succeed, before its first page is touched: filling memory that is not
+//! available ends not with an error but with killed processes.
 //!
-//! State       what may be had is the least of: the file system's free blocks; for files in memory a share of the memory that is
-//!             available, and what each limit of a control group above this process leaves.
+//! State       the available space is the minimum of the file system's free blocks and, for files in memory, a share of the
+//!             available memory and the rest of each limit of a control group above this process.
 
 use rustix::fs::{FileType, StatVfs, fstat, fstatfs, fstatvfs};
 use std::fs::read_to_string;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// What the kernel calls the file systems whose files are memory.
+/// Magic numbers of the file systems whose files are memory.
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 
-/// Bytes that a file can be given beside those it has.
+/// Bytes that a file can get beside those it has.
 pub(crate) fn room_bytes(file: impl AsFd) -> u64 {
     let of_files = fstatvfs(&file).map_or(u64::MAX, |free: StatVfs| {
-        // ramfs and files of memory alone have no size.
+        // ramfs and memory files have no size.
         if free.f_blocks == 0 { u64::MAX } else { free.f_bavail.saturating_mul(free.f_frsize) }
     });
     if !is_in_memory(&file) {
         return of_files;
     }
-    // A tenth stays for everybody else.
+    // A tenth is left to other programs.
     let memory = memory_available_bytes().map_or(u64::MAX, |bytes| bytes / 10 * 9);
     of_files.min(memory).min(left_by_groups(Path::new("/sys/fs/cgroup"), &own_groups()))
 }
 
-/// Are its blocks pages of memory?
+/// Returns true if the file's blocks are pages of memory.
 pub(crate) fn is_in_memory(file: impl AsFd) -> bool {
     let is_file =
         fstat(&file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
@@ -44,7 +44,8 @@ fn own_groups() -> String {
     read_to_string("/proc/self/cgroup").unwrap_or_default()
 }
 
-/// The least that a limit leaves, of the groups in `/proc/self/cgroup` and those above them; both versions' files.
+/// The smallest rest of a limit, of the groups in `/proc/self/cgroup` and those above them; files of both
+/// versions.
 fn left_by_groups(root: &Path, groups: &str) -> u64 {
     let mut least = u64::MAX;
     for line in groups.lines() {
@@ -68,7 +69,7 @@ fn left_by_groups(root: &Path, groups: &str) -> u64 {
     least
 }
 
-/// What one group's limit leaves; the page cache that nobody uses can be given up for it.
+/// The rest of one group's limit; the kernel can drop unused page cache for it.
 fn left_in(group: &Path, limit: &str, usage: &str, cache: &str) -> Option<u64> {
     let number = |name: &str| read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     let (limit, usage) = (number(limit)?, number(usage)?);
@@ -78,7 +79,7 @@ fn left_in(group: &Path, limit: &str, usage: &str, cache: &str) -> Option<u64> {
     Some(limit.saturating_sub(usage.saturating_sub(cache.unwrap_or(0))))
 }
 
-/// Where a path's file would be.
+/// The folder of a path's file.
 pub(crate) fn folder_of(path: &Path) -> PathBuf {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     above.unwrap_or(Path::new(".")).to_path_buf()

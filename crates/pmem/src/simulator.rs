@@ -2,7 +2,7 @@
 //!
 //! State       [`Recorder`]: the log of stores that are not yet durable, beside the memory that holds all of them.
 //! Invariants  I1  every store of the region happens under the log's lock, so the log's order is memory's order.
-//!             I2  the recorder reads from memory what a store left there: it sees what the real store code did, not
+//!             I2  the recorder reads the stored bytes back from memory: it sees what the real store code did, not
 //!                 what it was asked to do.
 //! Lock order  log, then hook. A hook runs under both: a thread that stores meanwhile waits.
 //! Source      the in-flight store model of Yat, Vinter and Chipmunk, refined by x86's order within a line.
@@ -28,17 +28,18 @@ use std::thread::{self, ThreadId};
 /// What a power cut, or a death, may do to stores that no fence covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Model {
-    /// x86 with ADR. Stores through the cache reach the media line by line, each line as some prefix of its stores;
-    /// non-temporal stores as words, independently. Nothing is certain before flush and fence of one thread.
+    /// x86 with ADR. Stores through the cache reach the media line by line, each line as some prefix of its
+    /// stores; non-temporal stores as words, independently. No store is certain before a flush and a fence by
+    /// one thread.
     #[default]
     Ordered,
     /// As `Ordered`, but words of one line are independent of each other too.
     Pessimistic,
-    /// Caches are inside the power-fail domain: what was stored is durable, in the order of all stores.
+    /// Caches are inside the power-fail domain: a store is durable at once, in the order of all stores.
     Eadr,
-    /// The process dies, and memory stays ([`Durability::Process`](crate::Durability::Process)): nothing that was stored is lost. The cut
-    /// falls between any two stores, and between any two words of a copy. As `Eadr`; but what a call that returned has stored is there
-    /// without a fence, so the observer of calls fences for them.
+    /// The process dies, and memory stays ([`Durability::Process`](crate::Durability::Process)): no store is
+    /// lost. The cut falls between any two stores, and between any two words of a copy. As `Eadr`; but the
+    /// stores of a call that returned are durable without a fence, so the observer of calls fences for them.
     Process,
 }
 
@@ -46,7 +47,7 @@ impl Model {
     /// All of them.
     pub const ALL: [Model; 4] = [Model::Ordered, Model::Pessimistic, Model::Eadr, Model::Process];
 
-    /// What options and reports call it.
+    /// Its name in options and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Model::Ordered => "ordered",
@@ -56,7 +57,8 @@ impl Model {
         }
     }
 
-    /// Is nothing possible but that the stores up to some word arrived, and none behind it?
+    /// Returns true if the only possible state is that all stores up to some word arrived, and none behind
+    /// it.
     pub const fn keeps_order(self) -> bool {
         matches!(self, Model::Eadr | Model::Process)
     }
@@ -74,14 +76,15 @@ impl FromStr for Model {
 type Hook = Box<dyn FnMut(&CrashPoint<'_>) + Send>;
 type Turn = Arc<dyn Fn() + Send + Sync>;
 
-/// The power switch of a simulated region: sees every store, flush and fence, and tells what a power cut would leave.
+/// The power switch of a simulated region: observes every store, flush and fence, and computes what a power
+/// cut would leave.
 #[derive(Clone, Debug)]
 pub struct Simulator {
     pub(crate) recorder: Arc<Recorder>,
 }
 
 impl Simulator {
-    /// What is durable at the start.
+    /// Sets the image that is durable at the start.
     pub(crate) fn start_as(&self, image: &[u8]) {
         self.recorder.log().load_image(image);
     }
@@ -91,36 +94,36 @@ impl Simulator {
         self.recorder.log().set_model(model);
     }
 
-    /// Store operations so far: one a contiguous range handed to the processor.
+    /// Number of store operations so far: one for each contiguous range handed to the processor.
     pub fn stores(&self) -> u64 {
         self.recorder.log().stores()
     }
 
-    /// Fences so far, by all threads.
+    /// Number of fences so far, by all threads.
     pub fn fences(&self) -> u64 {
         self.recorder.log().fences()
     }
 
-    /// Calls `hook` at every fence before it takes effect: all that is pending is still undecided. Replaces an
-    /// earlier hook.
+    /// Calls `hook` at every fence before it takes effect: all pending stores are still undecided. Replaces
+    /// an earlier hook.
     ///
     /// Other threads' stores and fences wait meanwhile. The hook may use any region but this one, which panics.
     pub fn on_fence(&self, hook: Box<dyn FnMut(&CrashPoint<'_>) + Send>) {
         *self.recorder.hook() = Some(hook);
     }
 
-    /// Calls `turn` before every store, flush and fence, in the thread that makes it and before anything is locked: it may make that
-    /// thread wait for others. Replaces an earlier one.
+    /// Calls `turn` before every store, flush and fence, in the thread that makes it and before any lock is
+    /// taken: it may make that thread wait for others. Replaces an earlier one.
     pub fn on_step(&self, turn: impl Fn() + Send + Sync + 'static) {
         *lock(&self.recorder.turn) = Some(Arc::new(turn));
     }
 
-    /// Removes what [`Simulator::on_step`] set.
+    /// Removes the function set by [`Simulator::on_step`].
     pub fn stop_stepping(&self) {
         *lock(&self.recorder.turn) = None;
     }
 
-    /// The calls that have stored or fenced, and how often each did.
+    /// The calls that have stored or fenced, with their counts.
     #[cfg(feature = "planted")]
     pub fn sites(&self) -> HashMap<Site, u64> {
         lock(&self.recorder.sites).clone()
@@ -131,7 +134,7 @@ impl Simulator {
         *self.recorder.hook() = None;
     }
 
-    /// The power cut that happens now. A copy: the region may go on.
+    /// A power cut at this moment. It is a copy, so the region can continue.
     pub fn crash_point(&self) -> CrashPoint<'static> {
         self.recorder.log().crash_point().into_owned()
     }
@@ -159,7 +162,7 @@ impl Recorder {
         }
     }
 
-    /// Runs `store`, which stores exactly `[at, at + len_bytes)`, and records what it left in memory.
+    /// Runs `store`, which stores exactly `[at, at + len_bytes)`, and records the bytes in memory afterwards.
     #[cfg_attr(feature = "planted", track_caller)]
     pub(crate) fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: &dyn Fn()) {
         self.take_turn();
@@ -197,7 +200,7 @@ impl Recorder {
         log.fence(thread::current().id());
     }
 
-    /// Counts a call; is it left out?
+    /// Counts a call. Returns true if it is to be left out.
     #[cfg(feature = "planted")]
     fn met(&self, site: Site) -> bool {
         *lock(&self.sites).entry(site).or_default() += 1;
@@ -257,7 +260,7 @@ impl Drop for InHook<'_> {
     }
 }
 
-/// Where the line starts that a word is in.
+/// Position of the line that contains a word.
 fn line_of(word: Pos) -> u64 {
     word.0 & !(LINE_BYTES as u64 - 1)
 }

@@ -1,14 +1,15 @@
-//! Memory that faults: the file behind a region was cut short, or the media has lost a line. Without more the process ends (SIGBUS).
+//! Faults in a region's memory: its file was truncated, or the media has lost a line. Without this module the
+//! process ends (SIGBUS).
 //!
-//! State       a table of this process's regions; the handler that was there before.
-//! Invariants  I1  the handler calls nothing but `mmap`, `mremap` and atomics, and leaves `errno` as it was.
-//!             I2  the page that faulted is replaced by one full of [`LOST_WORD`]s, which is filled before it takes the place: no reader
-//!                 sees zeros, which would be a meaning. Before that it is noted (I2 of `lost`).
-//!             I3  a fault elsewhere is the business of the handler that was there before.
-//!             I4  a place in the table is taken by one exchange, under no lock: a child forked while another thread takes one can
-//!                 map regions all the same.
-//! Replaced    What a thread stores to such a page does not reach the media. So [`Region::failed`](crate::Region::failed) says from then
-//!             on that the region cannot be trusted with changes; what it had made durable before stays as it is.
+//! State       a table of this process's regions; the handler that was installed before.
+//! Invariants  I1  the handler calls only `mmap`, `mremap` and atomics, and keeps `errno`.
+//!             I2  the faulting page is replaced by one full of [`LOST_WORD`]s, which is filled before it is mapped there. No reader
+//!                 sees zeros, which would be valid content. The loss is noted before that (I2 of `lost`).
+//!             I3  a fault elsewhere is passed to the handler that was installed before.
+//!             I4  a place in the table is taken by one exchange, without a lock: so a child forked while another thread takes one can
+//!                 still map regions.
+//! Replaced    Stores to such a page do not reach the media. So from then on [`Region::failed`](crate::Region::failed) reports that the
+//!             region must not be changed. Stores that were durable before stay durable.
 
 use crate::BLOCK_BYTES;
 use crate::dirty::Failure;
@@ -18,7 +19,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Regions of a process that are looked after at once; a fault in one more ends the process.
+/// Most regions of a process that are protected at once; a fault in one more ends the process.
 const REGIONS_MAX: usize = 64;
 
 struct Entry {
@@ -31,10 +32,10 @@ static REGIONS: [Entry; REGIONS_MAX] = [const {
     Entry { base: AtomicUsize::new(0), len_bytes: AtomicUsize::new(0), failure: AtomicPtr::new(null_mut()) }
 }; REGIONS_MAX];
 
-/// In the place of a base: somebody fills the place in.
+/// In place of a base: a thread is filling in this place.
 const TAKEN: usize = 1;
 
-/// What was done about SIGBUS before.
+/// The action for SIGBUS that was installed before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A region's place in the table, until dropped.
@@ -62,7 +63,7 @@ impl Guarded {
 }
 
 impl Guarded {
-    /// The mapping is about to go, and what stands at its addresses then is somebody else's.
+    /// Clears the place: the mapping is about to be unmapped, and its addresses may be reused.
     pub(crate) fn forget(&self) {
         // ORDERING: Release: all uses of the region have ended.
         REGIONS[self.place].base.store(0, Ordering::Release);
@@ -75,9 +76,9 @@ impl Drop for Guarded {
     }
 }
 
-/// From now on a load or store of a region that faults does not end the process: it meets lost words
-/// ([`Region::lost`](crate::Region::lost)), and the region fails ([`Region::failed`](crate::Region::failed)). For programs of ours; a
-/// library in other people's processes should leave their signals alone.
+/// From now on a load or store that faults in a region does not end the process. It meets lost words
+/// ([`Region::lost`](crate::Region::lost)), and the region fails ([`Region::failed`](crate::Region::failed)).
+/// For our own programs; a library in other people's processes should not change their signal handling.
 pub fn survive_faults() {
     BEFORE.get_or_init(|| {
         // SAFETY: `sigaction` is plain integers and pointers, for which zero is valid.
@@ -94,7 +95,7 @@ pub fn survive_faults() {
     });
 }
 
-/// The region that an address lies in, and how far.
+/// The region that contains an address, and the offset in it.
 fn region_at(address: usize) -> Option<(&'static crate::dirty::FirstError, usize)> {
     REGIONS.iter().find_map(|entry| {
         // ORDERING: Acquire, pairs with the Release in `new`.
@@ -107,7 +108,7 @@ fn region_at(address: usize) -> Option<(&'static crate::dirty::FirstError, usize
     })
 }
 
-/// Is this an address of a region?
+/// Returns true if this is an address in a region.
 pub(crate) fn is_of_a_region(address: usize) -> bool {
     region_at(address).is_some()
 }
@@ -129,7 +130,7 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut c_
     }
 }
 
-/// Puts a page of lost words in the place of one that faults (I2).
+/// Replaces a faulting page by a page of lost words (I2).
 fn replace(page: usize) -> bool {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -143,7 +144,7 @@ fn replace(page: usize) -> bool {
         unsafe { fresh.cast::<u64>().add(word).write(LOST_WORD.to_le()) };
     }
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: the target is a page of a mapping of ours that cannot be used as it is; its owner unmaps the range whole.
+    // SAFETY: the target is an unusable page of a mapping of ours; its owner unmaps the whole range.
     let moved = unsafe { libc::mremap(fresh, BLOCK_BYTES, BLOCK_BYTES, flags, page as *mut c_void) };
     moved != libc::MAP_FAILED
 }
@@ -153,18 +154,18 @@ fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     let before = BEFORE.get();
     let action = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
     if action == libc::SIG_DFL || action == libc::SIG_IGN {
-        // The load or store is tried again, and ends the process as it would have.
-        // SAFETY: sets the default.
+        // The load or store is executed again, and ends the process as it would have without us. SAFETY: sets
+        // the default.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         return;
     }
     if before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0) {
-        // SAFETY: what was installed with SA_SIGINFO is a function of three arguments.
+        // SAFETY: a handler installed with SA_SIGINFO is a function of three arguments.
         let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) =
             unsafe { std::mem::transmute(action) };
         handler(signal, info, context);
     } else {
-        // SAFETY: what was installed without is a function of one.
+        // SAFETY: a handler installed without it is a function of one.
         let handler: extern "C" fn(i32) = unsafe { std::mem::transmute(action) };
         handler(signal);
     }
@@ -196,7 +197,7 @@ mod tests {
             assert!(again.lost(at, 8), "both mappings know");
             let error = again.failed().expect("what is stored may be lost").to_string();
             assert!(error.contains("cut short") && error.contains("heddle-pmem-cut"), "{error}");
-            // A store, first of all, to a page that is gone: nothing ends either.
+            // A store, first of all, to a page that is gone: neither ends the process.
             again.nt_write(Pos(at.0 + 8192), &[1; 100]);
             region.fence();
             assert!(region.lost(Pos(at.0 + 8192), 1));
@@ -210,7 +211,7 @@ mod tests {
         if std::env::var_os(CHILD).is_some() {
             survive_faults();
             let file = rustix::fs::memfd_create("no-region", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-            // Nothing is behind the page: a load of it faults.
+            // No file content is behind the page: a load of it faults.
             let mapping =
                 crate::mapping::Mapping::of_file(std::os::fd::AsFd::as_fd(&file), 4096, true, false);
             // SAFETY: mapped; the fault is what is tested.

@@ -1,9 +1,10 @@
-//! A file or device that is held and not yet a region: what it holds is looked at before a byte of it is changed.
+//! A file or device that is locked but not yet a region: its content is inspected before a byte of it is
+//! changed.
 //!
-//! Invariants  I1  it is locked as a region is (see `held`), so what was looked at is what is changed.
-//!             I2  a file that was made here gets its name when its maker says that it is whole; before, a failure or a kill leaves nothing
-//!                 of it. A name that another process has taken meanwhile stays that one's.
-//!             I3  a symbolic link is followed only to a device: a file behind one was not named by the caller.
+//! Invariants  I1  it is locked as a region is (see `held`), so the inspected content is the one that is changed.
+//!             I2  a new file gets its name when its maker has completed it; before that, a failure or a kill leaves no
+//!                 file. If another process has used the name meanwhile, that process keeps it.
+//!             I3  a symbolic link is followed only to a device: the caller has not named a file behind one.
 
 use crate::Pos;
 use crate::durability::Durability;
@@ -19,7 +20,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// See the module.
+/// A locked file or device.
 #[derive(Debug)]
 pub struct Taken {
     file: OwnedFd,
@@ -30,18 +31,18 @@ pub struct Taken {
     state: State,
 }
 
-/// Whether it was made here.
+/// The origin of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Existing,
-    /// Made, and without a name until it is kept: a process that is killed leaves nothing.
+    /// New, and without a name until it is kept: a process that is killed leaves no file.
     Nameless,
-    /// Made by name, where the file system knows no files without one.
+    /// New, with a name, because the file system has no files without one.
     Named,
 }
 
 impl Taken {
-    /// Makes the file, or holds the file or device that is there.
+    /// Makes the file, or locks the existing file or device.
     ///
     /// Errors: [`Error::InUse`], [`Error::IsLink`], [`Error::System`].
     pub fn new(path: impl AsRef<Path>) -> Result<Taken> {
@@ -63,12 +64,12 @@ impl Taken {
         }
     }
 
-    /// What the kernel says of it.
+    /// Its `stat`.
     pub fn stat(&self) -> &Stat {
         &self.stat
     }
 
-    /// It was made here.
+    /// Returns true if the file is new.
     pub fn is_new(&self) -> bool {
         self.state != State::Existing
     }
@@ -91,19 +92,19 @@ impl Taken {
         Ok(())
     }
 
-    /// A file, not a device.
+    /// Returns true for a file, false for a device.
     pub fn is_file(&self) -> bool {
         held::is_regular(&self.stat)
     }
 
-    /// Its bytes, or the device's.
+    /// Size of the file or device in bytes.
     ///
     /// Errors: [`Error::NotMappable`], [`Error::System`].
     pub fn len_bytes(&self) -> Result<u64> {
         held::size_of_media(&self.file, &self.stat, &self.path)
     }
 
-    /// A file that was there gets another size. What it holds up to that stays.
+    /// Changes the size of an existing file. The content up to it stays.
     ///
     /// Errors: [`Error::System`].
     pub fn resize(&mut self, len_bytes: u64) -> Result<()> {
@@ -112,7 +113,7 @@ impl Taken {
         Ok(())
     }
 
-    /// What it holds.
+    /// The kind of its content.
     ///
     /// Errors: as [`Taken::len_bytes`], and those of a mapping.
     pub fn content(&self) -> Result<heddle_media::Content> {
@@ -123,7 +124,8 @@ impl Taken {
         Ok(content_of(&self.as_file()?, len_bytes))
     }
 
-    /// Are its first `len_bytes`, or all if it has fewer, zeros? Holes of a file are not read. `progress` is told bytes seen, and in total.
+    /// Returns true if its first `len_bytes`, or all if it has fewer, are zeros. Holes of a file are not
+    /// read. `progress` gets bytes seen, and in total.
     ///
     /// Errors: [`Error::System`], and those of a mapping.
     pub fn is_zero(&self, len_bytes: u64, progress: &dyn Fn(u64, u64)) -> Result<bool> {
@@ -135,7 +137,7 @@ impl Taken {
             at = match fs::seek(&file, SeekFrom::Data(at)) {
                 Ok(data) => data,
                 Err(Errno::NXIO) if self.is_file() => return Ok(true),
-                // A device knows no holes.
+                // A device has no holes.
                 Err(_) => at,
             };
             let here = len_bytes.saturating_sub(at).min(piece.len() as u64) as usize;
@@ -153,7 +155,7 @@ impl Taken {
         Ok(true)
     }
 
-    /// Takes the marks of what it holds away, durably.
+    /// Erases the marks of its content, durably.
     ///
     /// Errors: [`Error::System`], [`Error::NotDurable`].
     pub fn wipe(&self, content: &heddle_media::Content) -> Result<()> {
@@ -162,7 +164,7 @@ impl Taken {
                 region.nt_write(Pos(at), zeros);
                 Ok(())
             });
-            // PERSIST: what was there is gone before anything is made.
+            // PERSIST: the old marks are gone before anything is made.
             region.fence();
             return done.and_then(|()| region.failed().map_or(Ok(()), Err));
         }
@@ -180,7 +182,7 @@ impl Taken {
         file.map(File::from).map_err(system("open again", &self.path))
     }
 
-    /// A character device can be mapped only.
+    /// A character device can only be mapped.
     fn mapped(&self, read_only: bool) -> Result<Option<Region>> {
         if FileType::from_raw_mode(self.stat.st_mode) != FileType::CharacterDevice {
             return Ok(None);
@@ -190,7 +192,7 @@ impl Taken {
         Region::attach(file, Some(&self.path), len_bytes, read_only, Durability::Power).map(Some)
     }
 
-    /// As [`Region::create`] does it, whatever it holds.
+    /// As [`Region::create`], with any content.
     ///
     /// Errors: those of that.
     pub fn create(mut self, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
@@ -199,7 +201,7 @@ impl Taken {
         Ok(region)
     }
 
-    /// The same; a new file has no name until [`Taken::keep`].
+    /// As [`Taken::create`]; a new file has no name until [`Taken::keep`].
     ///
     /// Errors: as [`Taken::create`].
     pub fn create_unnamed(&mut self, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
@@ -209,7 +211,7 @@ impl Taken {
         held::map(held, &self.path, [len_bytes; 2], options)
     }
 
-    /// As [`Region::open`] does it, for writing.
+    /// As [`Region::open`], for writing.
     ///
     /// Errors: those of that.
     pub fn open(&mut self, options: &OpenOptions<'_>) -> Result<Region> {
@@ -221,8 +223,8 @@ impl Taken {
         held::map(held, &self.path, [len_bytes; 2], options)
     }
 
-    /// The file itself, which keeps its lock for as long as one of both is open, and its other names. A new file has no name until
-    /// [`Taken::keep`].
+    /// The file itself, whose lock lasts as long as one of the two results is open, and its other names. A
+    /// new file has no name until [`Taken::keep`].
     ///
     /// Errors: [`Error::System`].
     pub fn file_unnamed(&mut self) -> Result<(File, Claim)> {
@@ -244,15 +246,15 @@ impl Drop for Taken {
     }
 }
 
-/// What a file or device holds that can be read.
+/// The kind of content of a file or device, as far as it can be read.
 pub(crate) fn content_of(file: &File, len_bytes: u64) -> heddle_media::Content {
     heddle_media::look(len_bytes, &|at, into| {
-        // What cannot be read says nothing.
+        // Bytes that cannot be read count as zero.
         let _ = file.read_exact_at(into, at);
     })
 }
 
-/// What has that name, if anything.
+/// Opens a path, if it exists.
 fn open_existing(path: &Path, how: OFlags) -> Result<Option<OwnedFd>> {
     match held::open_file(path, how | OFlags::NOFOLLOW) {
         Ok(file) => Ok(Some(file)),

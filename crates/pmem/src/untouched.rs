@@ -1,29 +1,30 @@
-//! Pages of an attached region that this process has not touched: the kernel maps each at its first touch, which costs several times a
-//! 4 KiB copy. Mapping all of them when a process attaches would cost short-lived ones more than they ever use. So the pages around a
-//! place that is going to be stored to are mapped together; a process that asks for it maps all of them at once.
+//! Pages of an attached region that this process has not touched: the kernel maps each at its first touch,
+//! which costs several times as much as a 4 KiB copy. Mapping all of them at attach would cost a short-lived
+//! process more than it ever uses. So the pages around a position that will be stored to are mapped together.
+//! A process can also ask for all of them at once.
 //!
-//! State       a bit for each step of [`STEP_BYTES`]: it was asked for. Pages may be mapped without it, and are then merely asked for
-//!             again.
+//! State       a bit for each step of [`STEP_BYTES`]: the step was requested. Pages may be mapped without it; then they are merely
+//!             requested again.
 
 use crate::mapping::Mapping;
 use rustix::mm::Advice;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What is mapped together: as much as a lane takes of free blocks at once.
+/// Bytes that are mapped together: as many as a lane takes of free blocks at once.
 const STEP_BYTES: u64 = 256 << 10;
 
-/// See the module.
+/// The untouched pages of a region.
 #[derive(Debug)]
 pub(crate) struct Untouched(Box<[AtomicU64]>);
 
 impl Untouched {
-    /// All of it.
+    /// All pages are untouched.
     pub(crate) fn new(len_bytes: u64) -> Untouched {
         let words = len_bytes.div_ceil(STEP_BYTES).div_ceil(64);
         Untouched((0..words).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Maps all pages, whatever was asked for before: a forked process has none of its parent's.
+    /// Maps all pages, including those requested before: a forked process has none of its parent's.
     pub(crate) fn touch_all(&self, mapping: &Mapping) {
         for word in &self.0 {
             word.store(0, Relaxed); // ORDERING: Relaxed, as below.
@@ -35,12 +36,12 @@ impl Untouched {
     pub(crate) fn touch(&self, mapping: &Mapping, at: u64, len_bytes: u64) {
         for step in at / STEP_BYTES..=(at + len_bytes - 1) / STEP_BYTES {
             let (word, bit) = (&self.0[(step / 64) as usize], 1 << (step % 64));
-            // ORDERING: Relaxed, a thread that misses it populates pages that are there.
+            // ORDERING: Relaxed, a thread that misses it populates existing pages.
             if word.load(Relaxed) & bit == 0 {
                 word.fetch_or(bit, Relaxed); // ORDERING: Relaxed, as above.
                 let from = step * STEP_BYTES;
                 let bytes = STEP_BYTES.min(mapping.len_bytes() - from);
-                // What cannot be had now is had page by page.
+                // Pages that cannot be mapped now are mapped one by one later.
                 let _later = mapping.populate(from, bytes, Advice::LinuxPopulateWrite);
             }
         }
@@ -64,7 +65,7 @@ mod tests {
                 usage.ru_minflt
             }
         };
-        // The last page, and a range over a border of two steps.
+        // The last page, and a range across the border of two steps.
         attached.expect_stores(Pos((3 << 20) - 4096), 4096);
         attached.expect_stores(Pos((1 << 20) - 4096), 8192);
         let before = faults();

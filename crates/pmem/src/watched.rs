@@ -1,5 +1,5 @@
-//! Regions for tests: one on a machine that can lose its power ([`Simulator`]), and one that knows which of its words were read
-//! ([`Probe`]).
+//! Regions for tests: one on a machine that can lose its power ([`Simulator`]), and one that records which of
+//! its words were read ([`Probe`]).
 
 use crate::BLOCK_BYTES;
 use crate::mapping::Mapping;
@@ -9,7 +9,7 @@ use crate::simulator::{Recorder, Simulator};
 use std::sync::Arc;
 
 impl Region {
-    /// A region of zeros that can lose its power. `len_bytes` is rounded down to whole blocks.
+    /// A region of zeros that can lose power. `len_bytes` is rounded down to whole blocks.
     ///
     /// Panics without memory for it, or below one block: it is for tests.
     pub fn simulated(len_bytes: u64) -> (Region, Simulator) {
@@ -47,7 +47,7 @@ impl Probe {
         Region::noted(self.memory.clone(), self.log.clone())
     }
 
-    /// A handle on the probed memory that notes nothing: for a second opinion that must not count.
+    /// A handle on the probed memory that records nothing: for a second check that must not count.
     pub fn silent_region(&self) -> Region {
         Region::unwatched(self.memory.clone(), &self.log)
     }

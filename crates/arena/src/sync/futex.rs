@@ -1,4 +1,5 @@
-//! What the kernel promises of a futex, for models: the comparison and the falling asleep are one step against a wake.
+//! A futex for models: as with the kernel's, the comparison and the falling asleep are one step with regard
+//! to a wake.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::atomic::{AtomicU32, Ordering::SeqCst};
 #[derive(Default)]
 struct Sleepers {
     asleep: u32,
-    /// Wakes that were given and not yet taken.
+    /// Wakes that no sleeper has used yet.
     woken: u32,
     bell: Arc<Condvar>,
 }
@@ -34,7 +35,7 @@ fn key(word: &AtomicU32) -> usize {
     std::ptr::from_ref(word) as usize
 }
 
-/// Sleeps while `word` is `expected`; time does not pass in a model.
+/// Sleeps while `word` is `expected`. Time does not pass in a model.
 pub fn futex_wait(word: &AtomicU32, expected: u32, _timeout: Option<Duration>) {
     if std::thread::panicking() {
         return;
@@ -58,7 +59,7 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, _timeout: Option<Duration>) {
     }
 }
 
-/// Wakes at most `n` of those that sleep on `word`; returns how many.
+/// Wakes at most `n` threads that sleep on `word`; returns their number.
 pub fn futex_wake(word: &AtomicU32, n: u32) -> usize {
     if std::thread::panicking() {
         return 0;

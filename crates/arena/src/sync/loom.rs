@@ -1,11 +1,14 @@
-//! Loom's atomics, in which a single access of a single line of source can be made wrong, to show that a model would notice.
+//! Loom's atomics, in which an access on a single source line can be made wrong, to show that a model detects
+//! it.
 //!
-//! Loom 0.7 looks for races of a store with the last access of its word alone. A load of the same thread before it, as every
-//! compare-and-swap loop has, hides the loads that others made earlier, and with them whole schedules. So each word has a mark beside
-//! it that every access stores to first, loads too: of two accesses of one word by two threads both orders are tried. The store is
-//! relaxed and never read: it orders nothing.
+//! Loom 0.7 checks a store for races only with the last access of its word. A load by the same thread before
+//! it, as in every compare-and-swap loop, hides earlier loads of other threads, and with them whole
+//! schedules. So each word has a mark beside it, to which every access, loads too, stores first: of two
+//! accesses of one word by two threads both orders are tried. The store is relaxed and never read: it orders
+//! nothing.
 
-/// `HEDDLE_LOOM_MARKS=0` does without them: fewer schedules, for models that would take too long for a quick run.
+/// `HEDDLE_LOOM_MARKS=0` switches the marks off: fewer schedules, for models that would take too long in a
+/// quick run.
 fn marks() -> bool {
     static MARKS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *MARKS.get_or_init(|| std::env::var_os("HEDDLE_LOOM_MARKS").is_none_or(|value| value != "0"))
@@ -31,7 +34,7 @@ pub mod atomic {
             pub struct $name(loom::sync::atomic::$name, loom::sync::atomic::AtomicU8);
 
             impl $name {
-                /// See the module.
+                /// Stores to the mark.
                 fn mark(&self) {
                     if super::marks() {
                         self.1.store(0, Ordering::Relaxed); // ORDERING: Relaxed, see the module.
@@ -69,7 +72,7 @@ pub mod atomic {
                     }
                 }
 
-                /// Stores if `current` is there.
+                /// Stores `value` if the word is `current`.
                 #[track_caller]
                 pub fn compare_exchange(
                     &self,
@@ -87,7 +90,7 @@ pub mod atomic {
                     self.0.compare_exchange(current, new, success, failure)
                 }
 
-                /// As [`Self::compare_exchange`]; in a model it fails only if it must.
+                /// As [`Self::compare_exchange`]; in a model it never fails spuriously.
                 #[track_caller]
                 pub fn compare_exchange_weak(
                     &self,

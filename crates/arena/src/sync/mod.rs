@@ -1,11 +1,11 @@
-//! The atomics this crate and its users are written against: std's; loom's under `--cfg loom` (weak memory); under `--cfg shuttle`
-//! std's again, with a switch of threads possible before each access (sequentially consistent).
+//! The atomics of this crate and its users: std's; loom's under `--cfg loom` (weak memory); under `--cfg
+//! shuttle` std's again, with a possible switch of threads before each access (sequentially consistent).
 //!
-//! Why two     Loom explores what weak memory allows, but only in small models, and its atomics are objects with a state beside them:
-//!             zeroed memory is no loom atomic, so where memory becomes a value there is a case for loom. Shuttle's part is the whole
-//!             engine: its atomics keep size and bytes, so the engine runs as it is, on its own region and arena.
-//! Sleeping    `futex_wait` and `futex_wake` are the kernel's, and what the kernel promises, built of a mutex and condition
-//!             variables, under loom and shuttle: a lost wake-up is a deadlock there, which both report.
+//! Why two     Loom explores weak memory, but only in small models. Its atomics are objects with a state beside them, so
+//!             zeroed memory is no loom atomic, and code that turns memory into a value has a case for loom. Shuttle explores the whole
+//!             engine: its atomics keep size and bytes, so the engine runs unchanged, on its own region and arena.
+//! Sleeping    `futex_wait` and `futex_wake` are the kernel's. Under loom and shuttle they are built from a mutex and condition
+//!             variables with the kernel's guarantees: a lost wake-up is a deadlock there, which both report.
 
 #[cfg(any(loom, shuttle))]
 mod futex;
@@ -25,7 +25,8 @@ pub use shuttle::{atomic, death};
 #[cfg(not(any(loom, shuttle)))]
 pub use std::sync::atomic;
 
-/// One turn of a spin loop. Under loom and shuttle it hands the turn to another thread, without which a spin loop never ends.
+/// One turn of a spin loop. Under loom and shuttle it switches to another thread, because a spin loop would
+/// never end there.
 #[inline]
 pub fn spin_hint() {
     #[cfg(loom)]
@@ -36,7 +37,7 @@ pub fn spin_hint() {
     std::hint::spin_loop();
 }
 
-/// Are all threads those of a model, which the kernel knows nothing of?
+/// Returns true if all threads are those of a model, which the kernel does not know.
 pub(crate) fn in_model() -> bool {
     #[cfg(shuttle)]
     let in_model = !death::real();
@@ -45,12 +46,12 @@ pub(crate) fn in_model() -> bool {
     in_model
 }
 
-/// Turns of a spin loop before a thread sleeps: `turns`, or in a model one.
+/// Turns of a spin loop before a thread sleeps: `turns`, or one in a model.
 pub const fn spins(turns: u32) -> u32 {
     if cfg!(any(loom, shuttle)) { 1 } else { turns }
 }
 
-/// Offers the core to others, because a holder of what is waited for may have been preempted.
+/// Yields the CPU, because the holder of the lock may have been preempted.
 pub fn yield_now() {
     #[cfg(any(loom, shuttle))]
     spin_hint();
@@ -58,15 +59,17 @@ pub fn yield_now() {
     std::thread::yield_now();
 }
 
-/// Under shuttle another thread may run here; else nothing. For what other threads see and no atomic is: stores to a region.
+/// Under shuttle another thread may run here; otherwise this does nothing. For effects that other threads see
+/// and that are not atomics: stores to a region.
 #[inline]
 pub fn step() {
     #[cfg(shuttle)]
     shuttle::step();
 }
 
-/// Makes a SeqCst read-modify-write of this thread, right before, and its loads behind it keep their order, also for loads that are
-/// not SeqCst. On x86-64 a locked instruction does that already: nothing is executed.
+/// Orders a SeqCst read-modify-write of this thread, immediately before this call, with its later loads, also
+/// with loads that are not SeqCst. On x86-64 a locked instruction does that already, so no instruction is
+/// executed.
 #[inline]
 #[track_caller]
 pub fn fence_behind_locked() {
@@ -74,12 +77,13 @@ pub fn fence_behind_locked() {
     // ORDERING: SeqCst, see above.
     atomic::fence(atomic::Ordering::SeqCst);
     #[cfg(all(not(loom), target_arch = "x86_64"))]
-    // ORDERING: SeqCst for the compiler; the processor has done it.
+    // ORDERING: SeqCst for the compiler; the processor has ordered it already.
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// The cheap side of [`barrier_everywhere`]: of this thread's stores before it and its loads behind it, a thread that has put a barrier
-/// everywhere sees the stores, or the loads see what that one had stored. Nothing is executed; in a model both sides are fences.
+/// The cheap side of [`barrier_everywhere`]. It orders this thread's earlier stores with its later loads:
+/// either the thread that has called `barrier_everywhere` sees the stores, or the loads see that thread's
+/// stores. No instruction is executed; in a model both sides are fences.
 #[inline(always)]
 #[track_caller]
 pub fn fence_of_barrier() {
@@ -87,12 +91,12 @@ pub fn fence_of_barrier() {
     // ORDERING: SeqCst, pairs with the fence in `barrier_everywhere`.
     atomic::fence(atomic::Ordering::SeqCst);
     #[cfg(not(loom))]
-    // ORDERING: SeqCst for the compiler; the processor does it when the kernel tells it to.
+    // ORDERING: SeqCst for the compiler; the processor orders it when the kernel executes the barrier.
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Puts a barrier into every running thread (membarrier): behind it every thread has done what it had begun, and sees what was stored
-/// before it.
+/// Executes a barrier in every running thread (membarrier). Behind it, every thread has completed its earlier
+/// accesses and sees all stores before it.
 #[cold]
 #[track_caller]
 pub fn barrier_everywhere() {
@@ -102,7 +106,7 @@ pub fn barrier_everywhere() {
     #[cfg(not(loom))]
     // SAFETY: no memory is involved.
     if unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) } != 0 {
-        // A kernel without it: stores are seen by all long before this is over.
+        // The kernel has no such call: all stores are visible long before this sleep ends.
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
 }

@@ -1,7 +1,7 @@
-//! One planted fault: does a model, or a rig, see it?
+//! One planted fault, to test whether a model or a rig detects it.
 //!
-//! `HEDDLE_PLANT=FILE:LINE:FAULT` makes the access on that line of that file wrong; the source carries no switch for it. Each fault is
-//! tried in a process of its own, the test binary again, because what fails may abort.
+//! `HEDDLE_PLANT=FILE:LINE:FAULT` makes the access on that line of that file wrong; the source has no switch
+//! for it. Each fault is tried in a process of its own, the test binary again, because a failure may abort.
 
 use std::panic::Location;
 use std::process::Command;
@@ -9,20 +9,20 @@ use std::sync::OnceLock;
 #[cfg(loom)]
 use std::sync::atomic::Ordering;
 
-/// What goes wrong.
+/// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// `relaxed`: the access orders nothing.
     Relaxed,
     /// `skip`: the store or fence does not happen.
     Skip,
-    /// `keep=N`: of the value that is stored or loaded only the bits of N arrive.
+    /// `keep=N`: only the bits of N of the stored or loaded value arrive.
     Keep(u64),
 }
 
-/// The variable of the environment that names the fault.
+/// The environment variable that names the fault.
 pub const VARIABLE: &str = "HEDDLE_PLANT";
-/// Printed once the fault was reached.
+/// Printed when the fault was reached.
 const REACHED: &str = "the planted fault was reached";
 
 struct Planted {
@@ -60,16 +60,16 @@ pub fn here() -> Option<Fault> {
     hit.then_some(planted.fault)
 }
 
-/// Does the access happen?
+/// Returns true if the access happens.
 pub(super) fn happens(fault: &Option<Fault>) -> bool {
     *fault != Some(Fault::Skip)
 }
 
-/// The order it has.
+/// The ordering that it has.
 #[cfg(loom)]
 pub(super) fn order(fault: &Option<Fault>, order: Ordering) -> Ordering {
     match fault {
-        // ORDERING: that is the fault.
+        // ORDERING: Relaxed is the fault.
         Some(Fault::Relaxed) => Ordering::Relaxed,
         _ => order,
     }
@@ -83,19 +83,19 @@ pub(super) fn value(fault: &Option<Fault>, value: u64) -> u64 {
     }
 }
 
-/// A fault and the test that sees it.
+/// A fault and the test that detects it.
 pub struct Plant {
     /// The test's name, in full.
     pub test: &'static str,
     /// End of the file's path.
     pub file: &'static str,
-    /// Its text.
+    /// Text of the file.
     pub source: &'static str,
-    /// The access is the first `access` behind `behind`.
+    /// The access is the first `access` behind this text.
     pub behind: &'static str,
-    /// As above.
+    /// Text of the access.
     pub access: &'static str,
-    /// See [`Fault`].
+    /// The fault's name, see [`Fault`].
     pub fault: &'static str,
 }
 
@@ -103,7 +103,7 @@ impl Plant {
     /// The line of the access.
     ///
     /// # Panics
-    /// If the source no longer has it.
+    /// If the source does not contain it any more.
     pub fn line(&self) -> usize {
         let Plant { file, source, behind, access, .. } = self;
         let from = source.find(behind).unwrap_or_else(|| panic!("{file}: no {behind}"));
@@ -111,10 +111,9 @@ impl Plant {
         source[..from + at].lines().count()
     }
 
-    /// Runs the test with the fault, and more variables of the environment; true: it failed.
+    /// Runs the test with the fault, and with more environment variables. Returns true if the test failed.
     ///
-    /// # Panics
-    /// If the test never comes to the faulty place.
+    /// # Panics If the test never reaches the fault.
     pub fn is_seen(&self, variables: &[(&str, &str)]) -> bool {
         let place = format!("{}:{}:{}", self.file, self.line(), self.fault);
         let program = std::env::current_exe().expect("a test knows its own program");
@@ -130,9 +129,9 @@ impl Plant {
 /// Tries all of them.
 ///
 /// # Panics
-/// With those that no test saw.
+/// Lists those that no test detected.
 pub fn all_are_seen<'p>(plants: impl IntoIterator<Item = &'p Plant>, variables: &[(&str, &str)]) {
-    // A process that was given a fault is one of ours.
+    // A process that was given a fault was started by this function.
     if std::env::var_os(VARIABLE).is_some() {
         return;
     }

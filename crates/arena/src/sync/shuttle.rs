@@ -1,5 +1,5 @@
-//! std's atomics, before each access of which shuttle may let another thread run, and which can be made wrong (`plant`). Same size
-//! and bytes as std's.
+//! std's atomics, before each access of which shuttle may run another thread, and which can be made wrong
+//! (`plant`). Size and bytes are those of std's.
 
 use shuttle::sync::atomic::AtomicBool;
 
@@ -7,12 +7,13 @@ use shuttle::sync::atomic::AtomicBool;
 #[inline]
 pub(super) fn step() {
     if !std::thread::panicking() && !death::real() {
-        // ORDERING: SeqCst, the only order shuttle knows. An access to one of shuttle's own atomics is such a place.
+        // ORDERING: SeqCst, the only order shuttle has. Any access to one of shuttle's own atomics lets
+        // another thread run.
         AtomicBool::new(false).load(std::sync::atomic::Ordering::SeqCst);
     }
 }
 
-/// Processes that end between two stores: for rigs that fork, and schedule no threads.
+/// Processes that end between two stores: for rigs that fork and schedule no threads.
 pub mod death {
     use std::sync::atomic::AtomicBool;
     use std::sync::atomic::AtomicU64;
@@ -20,10 +21,11 @@ pub mod death {
 
     static REAL: AtomicBool = AtomicBool::new(false);
     static LEFT: AtomicU64 = AtomicU64::new(u64::MAX);
-    /// How a process ends that was told to.
+    /// The exit code of a process that ended on purpose.
     pub const CODE: i32 = 99;
 
-    /// From now on this program is made of real processes of one thread each: the kernel says which live, and shuttle schedules no others.
+    /// From now on this program consists of real processes with one thread each: the kernel says which are
+    /// alive, and shuttle schedules none.
     pub fn of_real_processes() {
         REAL.store(true, Relaxed); // ORDERING: Relaxed here and below, of one thread.
     }
@@ -33,12 +35,12 @@ pub mod death {
         REAL.load(Relaxed) // ORDERING: Relaxed, as above.
     }
 
-    /// This process makes so many stores more and then ends.
+    /// Ends this process after so many more stores.
     pub fn after(stores: u64) {
         LEFT.store(stores, Relaxed); // ORDERING: Relaxed, as above.
     }
 
-    /// Comes before each store to memory that others see.
+    /// Called before each store to memory that other processes see.
     #[inline]
     pub fn before_store() {
         if !real() {
@@ -95,7 +97,7 @@ pub mod atomic {
                     }
                 }
 
-                /// Stores if `current` is there.
+                /// Stores `value` if the word is `current`.
                 pub fn compare_exchange(
                     &self,
                     current: $int,
@@ -107,7 +109,7 @@ pub mod atomic {
                     self.0.compare_exchange(current, new, success, failure)
                 }
 
-                /// As [`Self::compare_exchange`]; here it fails only if it must.
+                /// As [`Self::compare_exchange`]; it never fails spuriously here.
                 pub fn compare_exchange_weak(
                     &self,
                     current: $int,

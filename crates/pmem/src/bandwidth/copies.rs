@@ -1,6 +1,6 @@
-//! How many pages a second a region takes one by one: a copy and a fence each, nothing else.
+//! Pages a second that a region takes one by one: a copy and a fence each, nothing else.
 //!
-//! Invariants  I1  a page's words say which copy it is; what is left at the end is compared, so nothing is counted that was not stored.
+//! Invariants  I1  a page's words contain the number of the copy. The last content is compared, so only copies that were stored count.
 
 use super::{allowed_processors, pin_to};
 use crate::{BLOCK_BYTES, Pos, Region};
@@ -8,10 +8,11 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Region that a thread needs.
+/// Bytes of region that a thread needs.
 pub const COPIES_REGION_BYTES: u64 = 1 << 20;
 
-/// Blocks that a thread copies to by turns: a writer that replaces its page has the new one, the one it replaced, and the one before.
+/// Number of blocks to which a thread copies in turn: a writer that replaces its page has the new block, the
+/// replaced one, and the one before.
 const TURNS: u64 = 3;
 
 /// The clock is read once for so many copies.
@@ -19,7 +20,7 @@ const BATCH: u64 = 64;
 
 const WORDS: usize = BLOCK_BYTES / 8;
 
-/// What one thread has done.
+/// The result of one thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Copies {
     /// Copies, each fenced.
@@ -37,7 +38,7 @@ pub struct WrongCopy {
     want: u64,
 }
 
-/// Copies pages for so long, each thread pinned to a processor of its own.
+/// Copies pages for this time, each thread pinned to a processor of its own.
 ///
 /// # Errors
 /// [`WrongCopy`].
@@ -71,14 +72,14 @@ fn body(at: usize) -> u64 {
 fn work(region: &Region, base: Pos, time: Duration, start: &Barrier) -> Result<Copies, WrongCopy> {
     let mut page: Vec<u8> = (0..WORDS).flat_map(|at| body(at).to_ne_bytes()).collect();
     let mut copy = |number: u64| {
-        // First and last: a copy that stops short is seen.
+        // First and last word: a copy that stops early is detected.
         page[..8].copy_from_slice(&number.to_ne_bytes());
         page[BLOCK_BYTES - 8..].copy_from_slice(&number.to_ne_bytes());
         region.nt_write(block(base, number), &page);
-        // PERSIST: what is counted is durable.
+        // PERSIST: copies that count are durable.
         region.fence();
     };
-    // Page faults first.
+    // Takes the page faults first.
     (0..TURNS).for_each(&mut copy);
     start.wait();
     let began = Instant::now();

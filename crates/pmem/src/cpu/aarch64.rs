@@ -1,16 +1,17 @@
-//! aarch64: `stnp`, `dc cvap` (or `dc cvac` before Armv8.2), `dsb`; where memory is enough ([`Reach`]), pairs of words and `dmb ish`.
+//! aarch64: `stnp`, `dc cvap` (or `dc cvac` before Armv8.2), `dsb`. Where stores only have to reach memory
+//! ([`Reach`]): pairs of words and `dmb ish`.
 //!
-//! `stnp` is a hint and may leave its line in the cache, so every non-temporal store here is followed by a clean of its
-//! lines; the interface promises no less and no more than on x86. Without `cvap` a clean reaches the point of
-//! coherency, which is persistence only on platforms that say so.
+//! `stnp` is a hint and may leave its line in the cache, so every non-temporal store here is followed by a
+//! clean of its lines; the interface has the same guarantees as on x86. Without `cvap` a clean reaches the
+//! point of coherency, which is persistence only on platforms that guarantee it.
 //!
-//! Not measured, and run on no machine yet.
+//! Not measured, and not yet run on any machine.
 
 use super::{heddle_load, heddle_store, heddle_store_past_cache};
 use crate::durability::Reach;
 use std::arch::{asm, global_asm};
 
-/// What this processor offers.
+/// The features of this processor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cpu {
     reach: Reach,
@@ -29,8 +30,9 @@ impl Cpu {
         Cpu { reach, to_persistence: capabilities & DCPOP != 0, line_bytes: 4 << (cache_type >> 16 & 0xf) }
     }
 
-    /// Stores of whole words; how long the store is that they are a part of makes no difference here. How many bytes it could not load
-    /// ([`super::after_fault`]); else 0. Durable after [`Cpu::fence`].
+    /// Stores whole words; the length of the store that they are part of makes no difference here. Returns
+    /// the number of bytes that could not be loaded ([`super::after_fault`]), else 0. Durable after
+    /// [`Cpu::fence`].
     ///
     /// # Safety
     /// `from` is readable, unless faults end here, and `to` writable for `len_bytes`; `to` and `len_bytes` are multiples of 8; no overlap.
@@ -41,7 +43,7 @@ impl Cpu {
         len_bytes: usize,
         _whole_bytes: usize,
     ) -> usize {
-        // SAFETY: the caller's; loads may be unaligned in normal memory.
+        // SAFETY: the caller's promise; loads may be unaligned in normal memory.
         unsafe {
             let left_bytes = if self.reach == Reach::Controller {
                 heddle_store_past_cache(to, from, len_bytes, 0)
@@ -53,19 +55,19 @@ impl Cpu {
         }
     }
 
-    /// Stores of the words of one line. Durable after [`Cpu::fence`].
+    /// Stores the words of one line. Durable after [`Cpu::fence`].
     ///
     /// # Safety
     /// `to` is writable for a line and aligned to one.
     pub(crate) unsafe fn line(self, to: *mut u8, words: &[u64; 8]) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's promise.
         unsafe {
-            // Memory of ours is there.
+            // Our own memory is always mapped.
             let _all = self.words(to, words.as_ptr().cast(), size_of_val(words), size_of_val(words));
         }
     }
 
-    /// Stores of zero words. Durable after [`Cpu::fence`].
+    /// Stores zero words. Durable after [`Cpu::fence`].
     ///
     /// # Safety
     /// `to` is writable for `len_bytes`; both are multiples of 8.
@@ -101,10 +103,10 @@ impl Cpu {
         }
     }
 
-    /// Waits until what this thread stored or cleaned is as far as it must be.
+    /// Waits until earlier stores and cleans of this thread have reached the required point.
     pub(crate) fn fence(self) {
         if self.reach == Reach::Memory {
-            // SAFETY: orders memory, touches none. Other processors only: no device has to see it.
+            // SAFETY: orders memory, touches none. Only for other processors: no device has to see it.
             unsafe { asm!("dmb ish", options(nostack, preserves_flags)) };
             return;
         }
@@ -113,23 +115,24 @@ impl Cpu {
         unsafe { asm!("dsb sy", options(nostack, preserves_flags)) };
     }
 
-    /// The same: this barrier lets no instruction pass.
+    /// The same as [`Cpu::fence`]: this barrier lets no instruction pass.
     pub(crate) fn fence_and_wait(self) {
         self.fence();
     }
 
-    /// Copies out of memory that others may be writing. How many bytes it could not store ([`super::after_fault`]); else 0.
+    /// Copies out of memory that others may be writing. Returns the number of bytes that could not be stored
+    /// ([`super::after_fault`]), else 0.
     ///
     /// # Safety
     /// `from` is readable for `len_bytes`; so is `to` writable, unless faults end here; no overlap.
     #[inline]
     pub(crate) unsafe fn load(self, to: *mut u8, from: *const u8, len_bytes: usize) -> usize {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's promise.
         unsafe { heddle_load(to, from, len_bytes) }
     }
 }
 
-// x2 is what is still to be copied, at every instruction.
+// x2 is the number of bytes still to be copied, at every instruction.
 global_asm!(
     ".pushsection .text.heddle_load,\"ax\",@progbits",
     ".hidden heddle_load",
@@ -159,7 +162,8 @@ global_asm!(
     ".popsection",
 );
 
-/// Copies x2 bytes, whole words, from x1 to x0, by pairs; x2 is what is still to be copied, at every instruction.
+/// Copies x2 bytes, whole words, from x1 to x0, in pairs; x2 is the number of bytes still to be copied, at
+/// every instruction.
 macro_rules! copies {
     ($name:literal, $end:literal, $pair:literal) => {
         global_asm!(

@@ -1,10 +1,10 @@
-//! The instructions a region needs, one file a processor.
+//! The instructions that a region needs, one file for each processor.
 //!
-//! State       [`Cpu`]: what this processor offers, found once a region.
-//! Invariants  I1  memory that other threads may write is touched by assembly, volatile or atomic accesses only.
+//! State       [`Cpu`]: the features of this processor, found once for each region.
+//! Invariants  I1  memory that other threads may write is accessed only by assembly, volatile or atomic accesses.
 //!             I2  every function here is a compiler barrier for memory, so nothing moves across a flush or a fence.
-//!             I3  between `heddle_load` and `heddle_load_end` nothing is on the stack and what is left to copy is in a register: code
-//!                 that goes on at `heddle_load_end` after a fault returns how much that is. So it is with
+//!             I3  between `heddle_load` and `heddle_load_end` nothing is on the stack, and a register holds the number of bytes left to
+//!                 copy. So code that continues at `heddle_load_end` after a fault returns that number. The same holds for
 //!                 `heddle_store` and `heddle_store_past_cache`.
 
 #[cfg(target_arch = "x86_64")]
@@ -21,28 +21,28 @@ pub(crate) use aarch64::Cpu;
 compile_error!("heddle-pmem knows the cache instructions of x86_64 and aarch64 only");
 
 unsafe extern "C" {
-    /// Copies; gives the bytes that are left.
+    /// Copies. Returns the number of bytes left.
     fn heddle_load(to: *mut u8, from: *const u8, len_bytes: usize) -> usize;
     static heddle_load_end: u8;
-    /// Copies whole words to a region, the first `wide_bytes` of them by the widest stores; gives the bytes that are left. `wide_bytes` is
-    /// a multiple of 32, and 0 where the processor has no such stores.
+    /// Copies whole words to a region, the first `wide_bytes` of them by the widest stores. Returns the
+    /// number of bytes left. `wide_bytes` is a multiple of 32, and 0 if the processor has no such stores.
     fn heddle_store(to: *mut u8, from: *const u8, len_bytes: usize, wide_bytes: usize) -> usize;
     static heddle_store_end: u8;
-    /// The same past the cache. Where `wide_bytes` is not 0, `to` is a multiple of 32.
+    /// The same, past the cache. If `wide_bytes` is not 0, `to` is a multiple of 32.
     fn heddle_store_past_cache(to: *mut u8, from: *const u8, len_bytes: usize, wide_bytes: usize) -> usize;
     static heddle_store_past_cache_end: u8;
 }
 
-/// Copies; gives the bytes that are left after a fault ([`after_fault`]), else 0.
+/// Copies. Returns the number of bytes left after a fault ([`after_fault`]), else 0.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `len_bytes`, unless faults end here; no overlap.
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, len_bytes: usize) -> usize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's promise.
     unsafe { heddle_load(to, from, len_bytes) }
 }
 
-/// Where to go on after a fault at `instruction`, if that is one of the copying's (I3).
+/// The address at which to continue after a fault at `instruction`, if that belongs to the copies (I3).
 pub(crate) fn after_fault(instruction: usize) -> Option<usize> {
     let copies = [
         (heddle_load as *const () as usize, (&raw const heddle_load_end).addr()),
@@ -52,16 +52,16 @@ pub(crate) fn after_fault(instruction: usize) -> Option<usize> {
     copies.into_iter().find(|(start, end)| (*start..*end).contains(&instruction)).map(|(_, end)| end)
 }
 
-/// Holds the compiler (I2): no access to memory moves across it. No instruction, and of no other meaning to the processor: one that dies
-/// has carried out what comes before.
+/// A compiler barrier (I2): no memory access moves across it. The processor needs no instruction: when a
+/// thread dies, its earlier instructions have taken effect.
 #[inline(always)]
 pub(crate) fn keep_order() {
-    // SAFETY: no instruction; what it may touch is all of memory.
+    // SAFETY: no instruction; the compiler must assume that it touches all memory.
     unsafe { std::arch::asm!("", options(nostack, preserves_flags)) };
 }
 
-/// Cuts `len_bytes` at `at` into naturally aligned pieces of 1, 2, 4 or 8 bytes: the stores that cover exactly these
-/// bytes and of which none crosses a word.
+/// Cuts `len_bytes` at `at` into naturally aligned pieces of 1, 2, 4 or 8 bytes: stores that cover exactly
+/// these bytes and do not cross a word.
 pub(crate) fn pieces(at: u64, len_bytes: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {

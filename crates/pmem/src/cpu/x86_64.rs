@@ -1,10 +1,12 @@
-//! x86-64: `movnti`, `vmovntdq`, `clwb` and its elders, `sfence`.
+//! x86-64: `movnti`, `vmovntdq`, `clwb` and its predecessors, `sfence`.
 //!
-//! Non-temporal stores bypass the cache and are durable after `sfence` wherever the memory controller is inside the
-//! power-fail domain (ADR). `clwb` keeps the line cached, `clflushopt` drops it, `clflush` also waits for its turn.
+//! Non-temporal stores bypass the cache and are durable after `sfence` wherever the memory controller is
+//! inside the power-fail domain (ADR). `clwb` keeps the line cached, `clflushopt` drops it, `clflush` is also
+//! ordered with other flushes.
 //!
-//! Where stores need not leave the cache ([`Reach`]) they are plain: a line by whole words, data by 32 bytes. Only long ones still go past
-//! the cache ([`PAST_CACHE_FROM_BYTES`]), and then end with an `sfence` of their own: x86 orders plain stores, not those.
+//! Where stores need not leave the cache ([`Reach`]) they are plain: a line by whole words, data by 32 bytes.
+//! Only long ones still go past the cache ([`PAST_CACHE_FROM_BYTES`]), and then end with an `sfence` of their
+//! own: x86 orders plain stores, but not those.
 
 use crate::LINE_BYTES;
 use std::arch::{asm, global_asm, x86_64::__cpuid_count};
@@ -12,9 +14,10 @@ use std::arch::{asm, global_asm, x86_64::__cpuid_count};
 use super::{heddle_load, heddle_store, heddle_store_past_cache};
 use crate::durability::Reach;
 
-/// A store this long goes past the cache whatever the region promises. Measured on an AMD EPYC (family 25, model 17), ns a copy past the
-/// cache against a plain one: 16 KiB 680 : 190 to cached targets and 730 : 1,650 to others, 32 KiB 1,270 : 600 and 1,400 : 2,700, 64 KiB
-/// 2,600 : 1,200 and 2,700 : 4,900. From here on more is won where the target is not cached than is lost where it is.
+/// A store of this length or more goes past the cache, whatever the region's durability. Measured on an AMD
+/// EPYC (family 25, model 17), in ns, past the cache against plain: 16 KiB 680 : 190 to cached targets and
+/// 730 : 1,650 to others, 32 KiB 1,270 : 600 and 1,400 : 2,700, 64 KiB 2,600 : 1,200 and 2,700 : 4,900. From
+/// this length on the gain for uncached targets exceeds the loss for cached ones.
 const PAST_CACHE_FROM_BYTES: usize = 32 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,19 +27,19 @@ enum Flush {
     Clflush,
 }
 
-/// What this processor offers.
+/// The features of this processor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cpu {
     reach: Reach,
     flush: Flush,
     avx: bool,
-    /// Waits behind large copies (an Intel).
+    /// True on Intel: waits behind large copies.
     waits: bool,
 }
 
 impl Cpu {
     pub(crate) fn detect(reach: Reach) -> Cpu {
-        // Leaf 7 exists wherever AVX2 does; on older processors the highest leaf says that it does not.
+        // Leaf 7 exists wherever AVX2 does; on older processors the highest leaf is smaller.
         let features = if __cpuid_count(0, 0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
         let flush = match (features & 1 << 24 != 0, features & 1 << 23 != 0) {
             (true, _) => Flush::Clwb,
@@ -47,8 +50,8 @@ impl Cpu {
         Cpu { reach, flush, avx: is_x86_feature_detected!("avx"), waits: intel }
     }
 
-    /// Stores of whole words; `whole_bytes` is the length of the store that they are a part of. How many bytes it could not load
-    /// ([`super::after_fault`]); else 0. Durable after [`Cpu::fence`].
+    /// Stores whole words; `whole_bytes` is the length of the store that they are part of. Returns the number
+    /// of bytes that could not be loaded ([`super::after_fault`]), else 0. Durable after [`Cpu::fence`].
     ///
     /// # Safety
     /// `from` is readable, unless faults end here, and `to` writable for `len_bytes`; `to` and `len_bytes` are multiples of 8; no overlap.
@@ -60,7 +63,7 @@ impl Cpu {
         len_bytes: usize,
         whole_bytes: usize,
     ) -> usize {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's promise.
         unsafe {
             if self.reach == Reach::Controller {
                 return self.nt_words(to, from, len_bytes);
@@ -101,7 +104,7 @@ impl Cpu {
         }
     }
 
-    /// Stores of the words of one line. Durable after [`Cpu::fence`].
+    /// Stores the words of one line. Durable after [`Cpu::fence`].
     ///
     /// # Safety
     /// `to` is writable for a line and aligned to one.
@@ -116,7 +119,7 @@ impl Cpu {
         }
     }
 
-    /// Stores of zero words. Durable after [`Cpu::fence`].
+    /// Stores zero words. Durable after [`Cpu::fence`].
     ///
     /// # Safety
     /// `to` is writable for `len_bytes`; both are multiples of 8.
@@ -159,8 +162,8 @@ impl Cpu {
         }
     }
 
-    /// Waits until what this thread stored or flushed is as far as it must be. Where that is memory, x86's own order of stores is enough,
-    /// and the compiler alone is told.
+    /// Waits until earlier stores and flushes of this thread have reached the required point. If that is
+    /// memory, x86's own order of stores is enough, and only the compiler is restrained.
     #[inline]
     pub(crate) fn fence(self) {
         match self.reach {
@@ -169,29 +172,31 @@ impl Cpu {
         }
     }
 
-    /// As [`Cpu::fence`], and where that is quicker this thread does nothing else before: an instruction with a lock waits for every
-    /// store before it, those past the cache included. On AMD's processors (of 2024) it is not: what follows runs meanwhile.
+    /// As [`Cpu::fence`]; on Intel this thread also stalls until earlier stores are done, because that is
+    /// faster. A locked instruction waits for every earlier store, including those past the cache. On AMD's
+    /// processors (of 2024) it is slower, since later instructions could run meanwhile.
     #[inline]
     pub(crate) fn fence_and_wait(self) {
         self.fence();
         if self.waits && self.reach == Reach::Controller {
-            // SAFETY: changes no bit of the stack; without `nostack` there is no red zone under it.
+            // SAFETY: changes no bit of the stack; without `nostack` there is no red zone below it.
             unsafe { asm!("lock or dword ptr [rsp], 0") };
         }
     }
 
-    /// Copies out of memory that others may be writing. How many bytes it could not store ([`super::after_fault`]); else 0.
+    /// Copies out of memory that others may be writing. Returns the number of bytes that could not be stored
+    /// ([`super::after_fault`]), else 0.
     ///
     /// # Safety
     /// `from` is readable for `len_bytes`; so is `to` writable, unless faults end here; no overlap.
     #[inline]
     pub(crate) unsafe fn load(self, to: *mut u8, from: *const u8, len_bytes: usize) -> usize {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's promise.
         unsafe { heddle_load(to, from, len_bytes) }
     }
 }
 
-/// Every store before it, those past the cache too, comes before every store behind it.
+/// Orders every earlier store, including those past the cache, before every later store.
 #[inline]
 fn store_fence() {
     // SAFETY: orders memory, touches none.
@@ -202,7 +207,7 @@ fn store_fence() {
 /// `to` is writable for a word and aligned to one.
 #[inline]
 unsafe fn nt_word(to: *mut u8, word: u64) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's promise.
     unsafe {
         asm!("movnti [{to}], {word}", to = in(reg) to, word = in(reg) word, options(nostack, preserves_flags))
     };
@@ -212,13 +217,14 @@ unsafe fn nt_word(to: *mut u8, word: u64) {
 /// As [`nt_word`].
 #[inline]
 unsafe fn plain_word(to: *mut u8, word: u64) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's promise.
     unsafe {
         asm!("mov [{to}], {word}", to = in(reg) to, word = in(reg) word, options(nostack, preserves_flags))
     };
 }
 
-// The direction flag is clear, as the ABI demands. A fault leaves in rcx what is still to be copied.
+// The direction flag is clear, as the ABI requires. After a fault rcx is the number of bytes still to be
+// copied.
 global_asm!(
     ".pushsection .text.heddle_load,\"ax\",@progbits",
     ".hidden heddle_load",
@@ -237,8 +243,9 @@ global_asm!(
     ".popsection",
 );
 
-/// Copies `rdx` bytes, whole words, from `rsi` to `rdi`, the first `rcx` of them by 32 bytes; gives the bytes that are left (I3 of
-/// [`super`]). At every instruction that loads, `rax` is what has been copied.
+/// Copies `rdx` bytes, whole words, from `rsi` to `rdi`, the first `rcx` of them by 32 bytes. Returns the
+/// number of bytes left (I3 of [`super`]). At every instruction that loads, `rax` is the number of bytes
+/// copied.
 macro_rules! copies {
     ($name:literal, $end:literal, $wide:literal, $word:literal) => {
         global_asm!(

@@ -1,4 +1,5 @@
-//! How bytes get into a region: whole words in the middle, pieces of words at ragged edges, each part seen by a watcher.
+//! Storing bytes to a region: whole words in the middle, pieces of words at unaligned edges; a watcher sees
+//! each part.
 
 use super::Region;
 use crate::caller::{self, BadBuffer};
@@ -36,9 +37,9 @@ impl Region {
             return Ok(());
         }
         let mut bytes = [0; 8];
-        // SAFETY: the caller's; the target is ours.
+        // SAFETY: the caller's promise; the target is our own.
         caller::all(unsafe { self.cpu.load(bytes.as_mut_ptr(), from, len_bytes) })?;
-        // SAFETY: the caller's.
+        // SAFETY: the caller's promise.
         unsafe { self.edge(at, bytes, len_bytes) }
         Ok(())
     }
@@ -53,10 +54,10 @@ impl Region {
         if len_bytes == 0 {
             return;
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller's promise.
         let store = || unsafe { cpu::store_pieces(self.address(at), bytes, len_bytes) };
         self.store(StoreKind::Cached, at, len_bytes, store);
-        // SAFETY: the caller's.
+        // SAFETY: the caller's promise.
         unsafe { self.flush(at, len_bytes) }
     }
 
@@ -72,7 +73,7 @@ impl Region {
         whole_bytes: usize,
     ) -> Result<(), BadBuffer> {
         let left_bytes = Cell::new(0);
-        // SAFETY: the caller's; a mapping starts on a page, so the address is aligned as `at` is.
+        // SAFETY: the caller's promise; a mapping starts on a page, so the address is aligned as `at` is.
         let store =
             || left_bytes.set(unsafe { self.cpu.words(self.address(at), from, len_bytes, whole_bytes) });
         self.store(StoreKind::NonTemporal, at, len_bytes, store);
@@ -83,13 +84,13 @@ impl Region {
     /// As [`Region::words`].
     #[cfg_attr(feature = "planted", track_caller)]
     pub(super) unsafe fn zero_words(&self, at: u64, len_bytes: usize) {
-        // SAFETY: the caller's; a mapping starts on a page, so the address is aligned as `at` is.
+        // SAFETY: the caller's promise; a mapping starts on a page, so the address is aligned as `at` is.
         let store = || unsafe { self.cpu.zero_words(self.address(at), len_bytes) };
         self.store(StoreKind::NonTemporal, at, len_bytes, store);
     }
 }
 
-/// Lengths of the ragged head, the whole words and the ragged tail of a range.
+/// Lengths of the unaligned head, the whole words and the unaligned tail of a range.
 #[inline]
 pub(super) fn split(at: u64, len_bytes: usize) -> (usize, usize, usize) {
     let head = (at.wrapping_neg() as usize & 7).min(len_bytes);

@@ -1,11 +1,11 @@
-//! The observer of a store besides the memory.
+//! An observer of stores beside the memory.
 
 use crate::dirty::DirtyPages;
 use crate::probe::ProbeLog;
 use crate::simulator::{Recorder, StoreKind};
 use std::sync::Arc;
 
-/// The observer of a store besides the memory.
+/// An observer of stores beside the memory.
 #[derive(Debug)]
 pub(super) enum Watcher {
     Dirty(DirtyPages),

@@ -1,12 +1,12 @@
-//! Which of the possible crash images to look at when there are too many.
+//! Selects crash images when there are too many possible ones.
 //!
-//! Most crash bugs need only that one or two stores are missing, or that one came too early; and they show at the
-//! grain of whole store operations (the record without its data) as well as of words (half a record). So both grains
-//! are tried one at a time, then at random.
+//! Most crash bugs appear if just one or two stores are missing, or one came too early. They appear at the
+//! grain of whole store operations (the record without its data) and at that of words (half a record). So
+//! both grains are tried one at a time, then at random.
 
 use std::collections::HashSet;
 
-/// For each pending unit whether it arrived.
+/// For each pending unit: true if it arrived.
 pub(super) type Choice = Vec<bool>;
 
 /// At most `limit` different choices over units, of which unit `i` is part of store operation `stores[i]`. `close`
@@ -40,7 +40,8 @@ pub(super) fn choices(stores: &[u64], limit: usize, seed: u64, close: impl Fn(&m
         }
         found.add((0..units).map(|unit| (unit == single) == alone).collect());
     }
-    // The model may admit far fewer images than there are choices; a bound on fruitless tries ends the search.
+    // The model may admit far fewer images than there are choices; a limit of unsuccessful attempts ends the
+    // search.
     for _ in 0..limit.saturating_mul(4) {
         let units_alone = random.next().is_multiple_of(4);
         found.add(random_choice(stores, &mut random, units_alone));
@@ -51,7 +52,7 @@ pub(super) fn choices(stores: &[u64], limit: usize, seed: u64, close: impl Fn(&m
     found.list
 }
 
-/// Each operation arrived whole, not at all, or torn at random; or every unit for itself.
+/// Each operation arrives whole, not at all, or torn at random; or every unit independently.
 fn random_choice(stores: &[u64], random: &mut Random, units_alone: bool) -> Choice {
     let mut choice = Choice::with_capacity(stores.len());
     for operation in stores.chunk_by(|one, next| one == next) {

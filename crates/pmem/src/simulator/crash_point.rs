@@ -1,4 +1,4 @@
-//! One moment at which the power may fail, and the images it may leave.
+//! One moment at which power may fail, and the images that may result.
 
 use super::choices::{Choice, choices};
 use super::log::{StoreKind, Unit, Words};
@@ -12,11 +12,11 @@ use std::collections::HashSet;
 pub struct Pending {
     /// The word.
     pub word: Pos,
-    /// Which store operation it is part of: they are numbered in their order.
+    /// The store operation that it is part of; operations are numbered in order.
     pub store: u64,
 }
 
-/// A moment at which the power may fail: what is sure, and what is pending.
+/// A moment at which power may fail: the durable and the pending stores.
 ///
 /// A unit is a store to one aligned 8-byte word: whole or absent after the crash.
 #[derive(Clone)]
@@ -50,35 +50,36 @@ impl<'a> CrashPoint<'a> {
         }
     }
 
-    /// What may happen to the pending stores.
+    /// The model of what may happen to the pending stores.
     pub fn model(&self) -> Model {
         self.model
     }
 
-    /// How many stores of words are undecided.
+    /// Number of pending stores of words.
     pub fn pending_units(&self) -> usize {
         self.pending.len()
     }
 
-    /// The stores that are undecided, in their order.
+    /// The pending stores, in order.
     pub fn pending(&self) -> impl ExactSizeIterator<Item = Pending> + '_ {
         self.pending.iter().map(|unit| Pending { word: unit.word, store: unit.store })
     }
 
-    /// The region as the program saw it: if all pending stores arrived.
+    /// The region as the program saw it: all pending stores arrived.
     pub fn memory(&self) -> &[u8] {
         &self.memory
     }
 
-    /// Which of the pending stores arrived, if those did for which `arrived` says so, and with them those that the model says must
-    /// have come before.
+    /// The pending stores that arrived: those for which `arrived` returns true, and those that the model
+    /// requires before them.
     pub fn choose(&self, arrived: impl FnMut(usize) -> bool) -> Vec<bool> {
         let mut choice: Choice = (0..self.pending.len()).map(arrived).collect();
         self.close(&mut choice);
         choice
     }
 
-    /// The words in which the image of a choice that [`CrashPoint::choose`] made differs from [`CrashPoint::memory`], in their order.
+    /// The words in which the image of a choice made by [`CrashPoint::choose`] differs from
+    /// [`CrashPoint::memory`], in order.
     pub fn words(&self, choice: &[bool]) -> Vec<(Pos, u64)> {
         let mut words: Vec<(Pos, u64)> = self.words_of(choice).into_iter().collect();
         words.retain(|(at, word)| self.memory[at.0 as usize..][..8] != word.to_le_bytes());
@@ -86,25 +87,25 @@ impl<'a> CrashPoint<'a> {
         words
     }
 
-    /// The region if none of the pending stores arrived.
+    /// The region if no pending store arrived.
     pub fn durable_image(&self) -> Vec<u8> {
         self.image(|_| false)
     }
 
-    /// The region if all of them did: what the program saw.
+    /// The region if all of them arrived: as the program saw it.
     pub fn full_image(&self) -> Vec<u8> {
         self.memory.to_vec()
     }
 
-    /// The region if the pending stores for which `arrived` says so arrived, in the order of their stores, and with
-    /// them those that the model says must have come before.
+    /// The region if the pending stores arrived for which `arrived` returns true, in the order of their
+    /// stores, and with them those that the model requires before them.
     pub fn image(&self, arrived: impl FnMut(usize) -> bool) -> Vec<u8> {
         self.image_of(&self.choose(arrived))
     }
 
-    /// The images of many choices, all different ones: every choice if they are at most `limit`; else none, all, and
-    /// each store operation and each unit alone and left out, as far as three quarters of `limit` go, and then
-    /// random ones. The same `seed` gives the same images.
+    /// The images of many choices, all different. If there are at most `limit` choices, all of them.
+    /// Otherwise none, all, and each store operation and each unit alone and left out, up to three quarters
+    /// of `limit`; then random ones. The same `seed` gives the same images.
     pub fn images(&self, limit: usize, seed: u64) -> impl Iterator<Item = Vec<u8>> + '_ {
         let stores: Vec<u64> = self.pending.iter().map(|unit| unit.store).collect();
         choices(&stores, limit, seed, |choice| self.close(choice))
@@ -112,7 +113,8 @@ impl<'a> CrashPoint<'a> {
             .map(|choice| self.image_of(&choice))
     }
 
-    /// As [`CrashPoint::images`], each as the words in which it differs from `start`: what the region held when it began.
+    /// As [`CrashPoint::images`], each as the words in which it differs from `start`, the region's content at
+    /// the beginning.
     ///
     /// Panics if `start` has another length.
     pub fn differences<'b>(
@@ -139,7 +141,7 @@ impl<'a> CrashPoint<'a> {
         })
     }
 
-    /// Adds to a choice what the model says must have arrived before.
+    /// Adds to a choice the stores that the model requires before those in it.
     fn close(&self, choice: &mut [bool]) {
         let mut reached = HashSet::new();
         let mut any = false;
@@ -161,7 +163,7 @@ impl<'a> CrashPoint<'a> {
         }
     }
 
-    /// Each word with a pending store, as it is then.
+    /// Each word with a pending store, with its value in that case.
     fn words_of(&self, choice: &[bool]) -> Words {
         let mut words = self.durable.clone().into_owned();
         for (unit, _) in self.pending.iter().zip(choice).filter(|(_, chosen)| **chosen) {

@@ -1,12 +1,12 @@
-//! What is stored and not yet durable.
+//! The stores that are not yet durable.
 //!
-//! State       memory     has every store applied: what a program sees.
+//! State       memory     has every store applied: as the program sees it.
 //!             pending    units in the order of their stores: parts of one aligned word, each whole or absent.
-//!             durable    for every word with a pending unit, the value the media is sure to have.
+//!             durable    for every word with a pending unit, its value that is certainly on media.
 //! Invariants  I1  a word without a pending unit is durable as it is in memory. So an image is memory, with the
 //!                 words in `durable` put back and any admissible choice of units applied on top, in order.
-//!             I2  when a unit becomes durable, older units lose the bytes it covers: coherence lets no older value
-//!                 of a byte reach the media after a newer one.
+//!             I2  when a unit becomes durable, older units lose the bytes it covers: because of coherence, no older value
+//!                 of a byte reaches the media after a newer one.
 
 use super::{CrashPoint, Model, line_of};
 use crate::mapping::Mapping;
@@ -17,12 +17,12 @@ use std::collections::hash_map::{Entry, HashMap};
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
-/// How a store travels to the media.
+/// How a store reaches the media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreKind {
     /// Through the cache: needs a flush of its line and then a fence, both by one thread.
     Cached,
-    /// Past it: needs a fence of its own thread.
+    /// Past the cache: needs a fence of its own thread.
     NonTemporal,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Unit {
     pub(super) mask: u64,
     pub(super) value: u64,
     pub(super) kind: StoreKind,
-    /// Number of the store operation it is part of: grows along `pending`.
+    /// Number of the store operation that it is part of; it grows along `pending`.
     pub(super) store: u64,
     thread: ThreadId,
 }
@@ -56,7 +56,7 @@ pub(super) struct Log {
     flushed: HashMap<ThreadId, HashMap<u64, u64>>,
     stores: u64,
     fences: u64,
-    /// By block: was it stored to since the region began, or its image was loaded?
+    /// For each block: true if it was stored to since the region began, or since its image was loaded.
     touched: Vec<bool>,
 }
 
@@ -78,10 +78,10 @@ impl Log {
     pub(super) fn load_image(&mut self, image: &[u8]) {
         assert!(image.len() as u64 <= self.memory.len_bytes());
         for (number, block) in image.chunks(BLOCK_BYTES).enumerate() {
-            // As slices: compared a byte at a time, this was four fifths of the tests that flip bits.
+            // Compared as slices: byte by byte, this took four fifths of the tests that flip bits.
             if block != &[0; BLOCK_BYTES][..block.len()] {
                 let to = self.memory.base().wrapping_add(number * BLOCK_BYTES);
-                // SAFETY: inside the mapping, which nobody else has seen yet.
+                // SAFETY: inside the mapping, which no other thread has seen yet.
                 unsafe { to.copy_from_nonoverlapping(block.as_ptr(), block.len()) };
             }
         }
@@ -131,7 +131,7 @@ impl Log {
         flushed.extend(lines.map(|line| (line, self.stores)));
     }
 
-    /// Makes durable what this thread is entitled to.
+    /// Makes durable all stores that this thread's fence covers.
     pub(super) fn fence(&mut self, thread: ThreadId) {
         self.fences += 1;
         let flushed = self.flushed.remove(&thread).unwrap_or_default();
@@ -169,7 +169,8 @@ impl Log {
     }
 
     pub(super) fn crash_point(&self) -> CrashPoint<'_> {
-        // SAFETY: the mapping outlives the borrow of `self`, and every thread that stores to it holds the lock this is behind.
+        // SAFETY: the mapping lives longer than the borrow of `self`, and every thread that stores to it
+        // holds the lock around this.
         let memory =
             unsafe { std::slice::from_raw_parts(self.memory.base(), self.memory.len_bytes() as usize) };
         CrashPoint::new(
@@ -188,6 +189,6 @@ impl Log {
 
 fn load(memory: &Mapping, word: Pos) -> u64 {
     assert!(word.0 + 8 <= memory.len_bytes());
-    // SAFETY: inside the mapping and aligned; every thread that stores to it holds the lock this is behind.
+    // SAFETY: inside the mapping and aligned; every thread that stores to it holds the lock around this.
     unsafe { memory.base().wrapping_add(word.0 as usize).cast::<u64>().read_volatile() }
 }
