@@ -6,8 +6,9 @@ use super::pages::Page;
 const WORDS_MAX: usize = 25;
 
 /// Pages that keep to it, tables aside.
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 18] = [
     "README.md",
+    "ARCHITECTURE.md",
     "SEMANTICS.md",
     "SHORTCOMINGS.md",
     "SECURITY.md",
@@ -16,6 +17,14 @@ const PAGES: [&str; 9] = [
     "docs/bypass.md",
     "docs/security.md",
     "docs/glossary.md",
+    "docs/protocol.md",
+    "docs/processes.md",
+    "docs/f2fs.md",
+    "docs/format-nvm.md",
+    "docs/format-node-log.md",
+    "docs/crash.md",
+    "docs/coherence.md",
+    "docs/results.md",
 ];
 
 /// What is wrong, a line each.
