@@ -1,4 +1,4 @@
-//! Inodes come and go.
+//! Allocates and frees inodes.
 
 use crate::change::{Change, Need};
 use crate::data::direct_io::WritePath;
@@ -18,16 +18,16 @@ use std::sync::Arc;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// What a new inode is, beyond what the caller said.
+/// Properties of a new inode beside those that the caller gives.
 pub(crate) struct Birth<'a> {
     pub(crate) above: Nid,
-    /// Empty: it has no name yet.
+    /// Its name; empty if it has none.
     pub(crate) name: &'a [u8],
     pub(crate) now: Time,
     pub(crate) generation: u32,
 }
 
-/// An inode to be made: the fields that follow from its maker and its directory.
+/// A planned inode: the fields that follow from its maker and its directory.
 pub(crate) struct Plan {
     gid: u32,
     perm: u16,
@@ -35,7 +35,7 @@ pub(crate) struct Plan {
 }
 
 impl Media {
-    /// Plans a new inode, and says what it needs.
+    /// Plans a new inode. Returns the plan and what it needs.
     ///
     /// # Errors
     /// [`heddle_vfs::Error::NoSpace`] if its attributes have no room in any inode.
@@ -58,7 +58,7 @@ impl Media {
 }
 
 impl Change<'_> {
-    /// A new inode that no name means yet.
+    /// Makes an inode that has no name yet.
     pub(crate) fn make(
         &self,
         cred: &Cred,
@@ -76,7 +76,7 @@ impl Change<'_> {
         Ok(nid)
     }
 
-    /// The root of a new file system, the caller's.
+    /// Makes the root of a new file system. The caller's user owns it.
     pub(crate) fn make_root(&self) -> Result<()> {
         let node = NewNode { kind: FileKind::Directory, perm: 0o755, rdev: 0, target: &[] };
         self.take_block_of_node(true)?;
@@ -88,7 +88,7 @@ impl Change<'_> {
         self.fill_dir(ROOT, ROOT)
     }
 
-    /// The inode of a number that was taken for it; `then` says whose it is.
+    /// Fills the inode of a number that was taken for it. `then` sets mode and owner.
     fn begin(&self, nid: Nid, node: &NewNode<'_>, birth: &Birth<'_>, then: impl FnOnce(&mut InodeBlock)) {
         let mut block = Arc::new(crate::format::NodeBlock::new_zeroed());
         if let Some(node_block) = Arc::get_mut(&mut block) {
@@ -126,7 +126,7 @@ impl Change<'_> {
             extra = EXTRA_ATTR_MAX_BYTES / size_of::<U32>();
         }
         if matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice) {
-            // The old form where it can say it.
+            // The old form, if the numbers fit it.
             let slot = usize::from(node.rdev > 0xffff);
             inode.addr[extra + slot].set(node.rdev);
         }
@@ -141,7 +141,7 @@ impl Change<'_> {
         if xattrs.is_empty() { Ok(()) } else { self.set_xattrs(&self.inode(nid)?, xattrs) }
     }
 
-    /// An inode without name and opener is no more, with all that it had.
+    /// Frees an inode without name and handle, with all that belongs to it.
     pub(crate) fn end(&self, nid: Nid) -> Result<()> {
         if breaks(Breach::RemovedStays) {
             return Ok(());
@@ -149,7 +149,7 @@ impl Change<'_> {
         self.cut_pages(nid, PageNo(0))?;
         let xattrs = Nid(self.inode(nid)?.block().xattr_nid.get());
         if xattrs != Nid::NONE {
-            // Whose it is says the node alone.
+            // Only the node itself tells which inode it belongs to.
             self.nodes.get(&self.device, &self.geometry, xattrs, nid)?;
             self.free_node(xattrs, false)?;
         }
@@ -157,7 +157,7 @@ impl Change<'_> {
     }
 }
 
-/// The inode says which name it has: what was fsynced is found again by it.
+/// Notes an inode's name in the inode: recovery names a file by it after an fsync.
 pub(crate) fn named(inode: &mut InodeBlock, above: Nid, name: &[u8]) {
     inode.parent.set(above.0);
     inode.name_bytes.set(name.len() as u32);
@@ -165,7 +165,7 @@ pub(crate) fn named(inode: &mut InodeBlock, above: Nid, name: &[u8]) {
     inode.name[..name.len()].copy_from_slice(name);
 }
 
-/// Seconds and nanoseconds.
+/// Stores a time as seconds and nanoseconds.
 pub(crate) fn set_time(secs: &mut zerocopy::little_endian::U64, nanos: &mut U32, time: Time) {
     secs.set(time.secs() as u64);
     nanos.set(time.nanos());

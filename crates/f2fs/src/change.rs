@@ -1,16 +1,18 @@
-//! A change under way, with all that it may need set aside: blocks of users, node numbers, and room for what it makes dirty.
+//! A change under way, with its reservation: blocks of users, node numbers, and room for the blocks that it
+//! makes dirty.
 //!
-//! A call looks at what it is to change, with all locks held, and says what that needs ([`Need`]). That is set aside, or the call fails and
-//! has changed nothing. Whatever takes a block, a page's pointer or a node is a method of [`Change`]: nothing takes space without one.
-//! An error after the first step is therefore never a lack of space, always a half-way state, and fails the file system
+//! A call examines the objects that it will change, with all locks held, and states what it needs ([`Need`]).
+//! That is reserved; otherwise the call fails and has changed nothing. All functions that take a block, a
+//! page's pointer or a node are methods of [`Change`], so nothing takes space without a reservation. So an
+//! error after the first step is never a lack of space. It is a half-done change, and fails the file system
 //! (`F2fs::watched`).
 //!
-//! State       counts of this change alone, of one thread; those of the image (`space`) are put right when it is dropped, inside the gate:
-//!             a checkpoint, which is alone, sees no change under way.
-//! Invariants  H1  blocks in use and blocks set aside are together never more than users may have.
-//!             H2  what a change gives back it may take again, and nobody else may before it is dropped.
-//!             H3  what a change makes dirty, at most, is counted by the gate while it is inside (`call_gate`), and by pages and nodes
-//!                 afterwards.
+//! State       counts of this change alone, used by one thread. The counts of the image (`space`) are updated when the change is dropped,
+//!             inside the gate: so a checkpoint, which runs alone, sees no change under way.
+//! Invariants  H1  blocks in use and reserved blocks together never exceed those that users may have.
+//!             H2  blocks that a change frees it may take again; no other change may before this one is dropped.
+//!             H3  the largest number of blocks that a change makes dirty is counted by the gate while the change is inside (`call_gate`),
+//!                 and afterwards by pages and nodes.
 
 use crate::format::{BLOCK_BYTES, NODE_POINTERS, NatEntry};
 use crate::ids::Nid;
@@ -21,35 +23,36 @@ use heddle_vfs::{Error, Result};
 use std::cell::{Cell, RefCell};
 use std::ops::{Add, Deref};
 
-/// Blocks that a call makes dirty beside pages: inodes, entries of directories, attributes, nodes that lead to them.
+/// Blocks that a call makes dirty beside pages: inodes, entries of directories, attributes, and the nodes
+/// that lead to them.
 const DIRTY_BESIDE: u64 = 40;
 
-/// What a call may need, at most.
+/// What a call may need at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Need {
-    /// Blocks of pages that have no pointer yet.
+    /// Blocks for pages that have no pointer yet.
     pub(crate) pages: u64,
-    /// Nodes that are not there yet, inodes included.
+    /// New nodes, including inodes.
     pub(crate) nodes: u64,
-    /// Blocks to be written until the next checkpoint, beyond those of any small call.
+    /// Blocks to be written until the next checkpoint, beyond those that every call is granted.
     pub(crate) dirty: u64,
 }
 
 impl Need {
-    /// Of a call that takes no space.
+    /// The need of a call that takes no space.
     pub(crate) const NONE: Need = Need { pages: 0, nodes: 0, dirty: 0 };
 
-    /// One more node.
+    /// The need of one more node.
     pub(crate) const NODE: Need = Need { pages: 0, nodes: 1, dirty: 0 };
 
-    /// To write pages that follow each other, so many at most, wherever they are.
+    /// The need to write this many consecutive pages, at any place of the file.
     pub(crate) fn to_write(pages: u64) -> Need {
-        // Two nodes at the ends, and each indirect one that gets a new number.
+        // Two nodes at the ends, and each indirect node that gets a new number.
         let nodes = 2 * (pages / NODE_POINTERS as u64);
         Need { dirty: pages + nodes, ..Need::NONE }
     }
 
-    /// All blocks that a call makes dirty.
+    /// All blocks that the call makes dirty.
     pub(crate) fn dirty_in_all(self) -> u64 {
         self.dirty + DIRTY_BESIDE
     }
@@ -67,15 +70,16 @@ impl Add for Need {
     }
 }
 
-/// See the module.
+/// A change under way, with its reservation.
 pub(crate) struct Change<'m> {
     media: &'m Media,
     space: &'m Space,
-    /// Takes what was not set aside, as long as there is some: for a caller that is alone, and gives all up if there is none.
+    /// True: takes unreserved blocks too, while there are some. Only for a caller that is alone and gives up
+    /// everything if there is none.
     takes_more: bool,
-    /// Set aside in the image's counts.
+    /// Blocks reserved in the image's counts.
     aside: Cell<u64>,
-    /// What of it, and of what was given back, can still be taken.
+    /// Blocks that can still be taken: reserved ones, and those that were freed.
     left: Cell<u64>,
     numbers: RefCell<Vec<(Nid, NatEntry)>>,
     taken: Cell<Taken>,
@@ -97,7 +101,7 @@ impl Drop for Change<'_> {
 }
 
 impl Media {
-    /// Sets aside what a call needs.
+    /// Reserves what a call needs.
     ///
     /// # Errors
     /// [`Error::NoSpace`] and [`Error::NoInodes`], with nothing changed; [`Error::ReadOnly`].
@@ -112,7 +116,8 @@ impl Media {
         Ok(change)
     }
 
-    /// A change by a caller that has the image to itself, and writes nothing to the device if it fails: it takes what there is.
+    /// A change by a caller that has the image to itself and writes nothing to the device if it fails: it
+    /// takes free blocks without a reservation.
     ///
     /// # Errors
     /// [`Error::ReadOnly`].
@@ -133,7 +138,7 @@ impl Media {
     }
 }
 
-/// Pages without pointers and the places of nodes that they lack.
+/// Pages without pointers, and the places of missing nodes.
 #[derive(Default)]
 pub(crate) struct Lacking {
     pub(crate) pages: u64,
@@ -147,10 +152,10 @@ impl Lacking {
 }
 
 impl Change<'_> {
-    /// One more block.
+    /// Takes one block.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] of a caller that is alone; [`Error::Corrupt`] if more is taken than was set aside.
+    /// [`Error::NoSpace`] for a caller that is alone; [`Error::Corrupt`] if more is taken than was reserved.
     pub(crate) fn take_block(&self) -> Result<()> {
         match self.left.get() {
             0 if self.takes_more => {
@@ -168,7 +173,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// One more node, and its number.
+    /// Takes one node. Returns its number.
     ///
     /// # Errors
     /// As [`Change::take_block`]; [`Error::NoInodes`].
@@ -185,7 +190,7 @@ impl Change<'_> {
         Ok(nid)
     }
 
-    /// The same, of a node that has a number.
+    /// Takes the block of a node that has a number.
     pub(crate) fn take_block_of_node(&self, is_inode: bool) -> Result<()> {
         self.take_block()?;
         self.count(|taken| {
@@ -195,14 +200,14 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// So many blocks of data fewer.
+    /// Frees this many data blocks.
     pub(crate) fn give_blocks(&self, count: u64) {
         steps::take();
         self.left.set(self.left.get() + count);
         self.count(|taken| taken.blocks -= count as i64);
     }
 
-    /// A node fewer.
+    /// Frees a node.
     pub(crate) fn give_node(&self, is_inode: bool) {
         self.give_blocks(1);
         self.count(|taken| {

@@ -1,26 +1,27 @@
-//! The checksum of superblock, checkpoints and inodes: CRC-32 with the reflected polynomial 0xEDB88320, started from a value
-//! that is given and not inverted at its end.
+//! The checksum of superblock, checkpoints and inodes: CRC-32 with the reflected polynomial 0xEDB88320. Its
+//! start value is given, and the result is not inverted.
 
 use crate::format::{INODE_CHECKSUM_OFFSET_BYTES, InodeBlock};
 use zerocopy::IntoBytes;
 
-/// What checkpoints and superblocks start from: the magic number.
+/// Start value for checkpoints and superblocks: the magic number.
 pub const SEED: u32 = 0xf2f5_2010;
 
 /// The checksum of `bytes`, started from `seed`. A checksum may be the seed of the next piece.
 pub fn checksum(seed: u32, bytes: &[u8]) -> u32 {
-    // The library inverts before and after, as most do.
+    // The library inverts before and after, as is usual.
     let mut hasher = crc32fast::Hasher::new_with_initial(!seed);
     hasher.update(bytes);
     !hasher.finalize()
 }
 
-/// What the checksums of a file system's inodes start from.
+/// Start value for the inodes of a file system.
 pub fn inode_seed(uuid: &[u8; 16]) -> u32 {
     checksum(u32::MAX, uuid)
 }
 
-/// The checksum that an inode should bear: over its number, its generation and its block, the checksum's own word as zero.
+/// The checksum of an inode: over its number, its generation and its block, with the checksum's own word as
+/// zero.
 pub fn of_inode(seed: u32, inode: &InodeBlock) -> u32 {
     let (bytes, at) = (inode.as_bytes(), INODE_CHECKSUM_OFFSET_BYTES);
     let owner = checksum(checksum(seed, inode.footer.ino.as_bytes()), inode.generation.as_bytes());

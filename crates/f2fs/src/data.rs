@@ -1,4 +1,4 @@
-//! The bytes of files: read, written, and where their blocks are.
+//! The bytes of files: reading, writing, and their blocks.
 
 pub(crate) mod block_owner;
 pub(crate) mod direct_io;

@@ -1,7 +1,8 @@
 //! The device: a file or a block device, read and written in whole blocks.
 //!
-//! It is held under a lock (flock(2)) for as long as it is open: a shared one for reading, so that two readers may have it and a writer
-//! may not, an exclusive one for writing. A block device is opened for writing only if nobody has it mounted.
+//! It is locked (flock(2)) as long as it is open: shared for reading, so that there may be several readers
+//! but no writer, and exclusively for writing. A block device is opened for writing only if it is not
+//! mounted.
 
 use crate::error::OpenError;
 use crate::format::{BLOCK_BYTES, Block};
@@ -17,40 +18,40 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What an image is opened for.
+/// The purpose of opening an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
     Read,
     Write,
 }
 
-/// What a device was given.
+/// A request to a device.
 #[cfg(feature = "testkit")]
 #[derive(Clone, Debug)]
 pub enum Traffic {
-    /// Blocks from this one on.
+    /// Bytes written from this block on.
     Write(BlockAddr, Vec<u8>),
-    /// What came before is durable.
+    /// All earlier requests are durable.
     Flush,
-    /// Blocks that may have got these bytes, or some of them, and may lose them again.
+    /// A failed write: the blocks may have got these bytes, or some of them, and may lose them again.
     FailedWrite(BlockAddr, Vec<u8>),
-    /// What came since the last flush may be lost for ever.
+    /// A failed flush: all requests since the last flush may be lost for ever.
     FailedFlush,
-    /// Blocks, from this one on, that may hold anything from now on.
+    /// Discarded blocks, from this one on, which may contain anything from now on.
     Discard(BlockAddr, u32),
-    /// All that the node log was given before is durable; the observer in tests notes it.
+    /// All earlier stores to the node log are durable; the observer in tests notes this.
     Fence,
 }
 
-/// When a device fails, for tests.
+/// Faults of a device, for tests.
 #[cfg(feature = "testkit")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Calls that it still serves, ...
+    /// Number of calls that still succeed; then ...
     pub served: u64,
-    /// ... calls that fail then.
+    /// ... this number of calls fails.
     pub failing: u64,
-    /// Nothing fails, and nothing is counted, for now.
+    /// True: no call fails or is counted for now.
     pub paused: bool,
 }
 
@@ -58,11 +59,11 @@ pub struct Faults {
 #[derive(Debug)]
 pub(crate) struct Device {
     file: File,
-    /// Its other names.
+    /// Other names of the image, locked too.
     _claim: Claim,
     path: PathBuf,
     blocks: u64,
-    /// It is told of blocks that hold nothing.
+    /// True: it is told of unused blocks.
     discards: AtomicBool,
     #[cfg(feature = "testkit")]
     pub(crate) traffic: std::sync::Arc<std::sync::Mutex<Vec<Traffic>>>,
@@ -71,15 +72,16 @@ pub(crate) struct Device {
 }
 
 impl Drop for Device {
-    /// Gives the lock back by name. Closing would not do: a child that another thread is just starting has a copy of the
-    /// descriptor until it becomes another program, and would keep the image locked for so long.
+    /// Releases the lock explicitly. Closing is not enough: a child that another thread is just starting has
+    /// a copy of the descriptor until it executes another program, and would keep the image locked until
+    /// then.
     fn drop(&mut self) {
-        // What cannot be unlocked stays locked until the last copy is closed.
+        // If it cannot be unlocked, it stays locked until the last copy is closed.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// Somebody has it.
+/// The error for an image in use.
 fn in_use(path: &Path) -> OpenError {
     let by = rustix::fs::stat(path).ok().and_then(|stat| heddle_media::user_of(&stat));
     let by = by.unwrap_or_else(|| "another program, or the system".into());
@@ -91,7 +93,7 @@ impl Device {
     pub(crate) fn open(path: &Path, access: Access) -> std::result::Result<Device, OpenError> {
         let fail = |what| move |source| OpenError::System { image: path.into(), what, source };
         let writes = access == Access::Write;
-        // The kernel knows whether a device is mounted, or in use: a writer wants it alone.
+        // The kernel knows whether a device is mounted or in use: a writer opens it exclusively.
         let is_device = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
         if writes && heddle_media::is_write_protected(path) {
             return Err(OpenError::WriteProtected { image: path.into() });
@@ -118,11 +120,11 @@ impl Device {
         Device::of(file, claim, path)
     }
 
-    /// One that is open, and held under a lock.
+    /// A device for a file that is open and locked.
     pub(crate) fn of(mut file: File, claim: Claim, path: &Path) -> std::result::Result<Device, OpenError> {
         let fail = |what| move |source| OpenError::System { image: path.into(), what, source };
         let is_device = file.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
-        // Works for block devices too, of which the inode has no size.
+        // Also works for block devices, whose inode has no size.
         let bytes = file.seek(SeekFrom::End(0)).map_err(fail("find the size of"))?;
         Ok(Device {
             file,
@@ -137,7 +139,7 @@ impl Device {
         })
     }
 
-    /// Whole blocks that it has.
+    /// Number of whole blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -161,7 +163,7 @@ impl Device {
     pub(crate) fn write(&self, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
         #[cfg(feature = "testkit")]
         {
-            // Another thread may well be first.
+            // Gives another thread the chance to be first.
             std::thread::yield_now();
             self.may_fail(Some(Traffic::FailedWrite(addr, bytes.to_vec())))?;
             self.note(Traffic::Write(addr, bytes.to_vec()));
@@ -172,7 +174,8 @@ impl Device {
         })
     }
 
-    /// A file that was cut short has lost what lay there, and would get holes where something is written behind its end.
+    /// Checks that a file was not truncated: its data would be lost, and a write behind its end would leave
+    /// holes.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -190,7 +193,7 @@ impl Device {
         }
     }
 
-    /// Everything that was written is durable when this returns.
+    /// Flushes the device: all earlier writes are durable when this returns.
     pub(crate) fn flush(&self) -> Result<()> {
         #[cfg(feature = "testkit")]
         self.may_fail(Some(Traffic::FailedFlush))?;
@@ -202,14 +205,15 @@ impl Device {
         Ok(())
     }
 
-    /// Whether it is told of blocks that hold nothing. Devices are; files are not, for writing where a hole is takes longer than writing
-    /// over what is there.
+    /// Sets whether the device is told of unused blocks. Block devices are told; files are not, because
+    /// writing to a hole takes longer than overwriting.
     pub(crate) fn set_discards(&self, discards: bool) {
         self.discards.store(discards, Relaxed); // ORDERING: Relaxed, either way is right.
     }
 
-    /// Tells it that `blocks` blocks hold nothing that anyone will read before it is written: a file gives its space back, flash can erase
-    /// them. What they hold from now on is the device's choice. One that cannot be told, or fails to, loses nothing, and is not told again.
+    /// Tells the device that no reader will read these blocks before they are written: a file frees the
+    /// space, flash can erase them. Their content is undefined from now on. If the request fails, nothing is
+    /// lost, and it is not repeated.
     pub(crate) fn discard(&self, addr: BlockAddr, blocks: u32) {
         // ORDERING: Relaxed, as above.
         if !self.discards.load(Relaxed) {
@@ -223,7 +227,7 @@ impl Device {
         }
     }
 
-    /// Fails if it is time to, which leaves that trace.
+    /// Fails if a fault is due, and notes `trace`.
     #[cfg(feature = "testkit")]
     fn may_fail(&self, trace: Option<Traffic>) -> Result<()> {
         let mut faults = self.faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

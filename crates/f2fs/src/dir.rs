@@ -1,13 +1,14 @@
 //! Directories: entries in blocks that a hash of the name leads to, or inline.
 //!
-//! A directory has levels, each of twice the buckets of the one before; a bucket is two blocks, from level 31 on
-//! four. A name may be in any block of its bucket at any level. Blocks may be missing. Places of entries stay what
-//! they are for as long as the entry lives, so they are the cookies of readdir: the slot's number, over all blocks.
+//! A directory has levels, each with twice as many buckets as the one before. A bucket is two blocks, from
+//! level 31 on four. A name may be in any block of its bucket at any level. Blocks may be missing. An entry
+//! keeps its place as long as it exists, so the place is the cookie of readdir: the slot's number, counted
+//! over all blocks.
 //!
-//! Damage      an entry that makes no sense, or a block that cannot be read, hides no other entry. Where the entry behind a damaged one
-//!             begins is not known: one counts there whose hash is that of its name. A listing gives all names that can be read, and then
-//!             the error; a name that the damaged entry may have had is an error, any other one is there or not. Slots that are marked,
-//!             or that a name of the right hash reaches into, are given to nobody.
+//! Damage      an inconsistent entry, or a block that cannot be read, hides no other entry. Behind a damaged entry the start of the next
+//!             one is unknown: there an entry counts only if its hash is that of its name. A listing returns all names that can be read,
+//!             then the error. A look-up fails if the damaged entry may have that name; otherwise it succeeds. Slots that are marked as
+//!             used, or that a name with a correct hash covers, are not handed out.
 //!
 //! Source      F2FS paper (FAST '15) section 2.2.3; Linux `Documentation/filesystems/f2fs.rst`, "Directory
 //! Structure".
@@ -29,11 +30,11 @@ use zerocopy::little_endian::U32;
 
 /// Slots of the longest name.
 const NAME_SLOTS_MAX: usize = NAME_MAX_BYTES.div_ceil(DENTRY_NAME_BYTES);
-/// Levels that a directory can have.
+/// Most levels of a directory.
 const LEVELS_MAX: u32 = 63;
-/// Places of names that are newer than the checkpoint: behind those of any block.
+/// Places of names that are newer than the checkpoint: beyond those of any block.
 const NEWER_PLACE: u64 = 1 << 60;
-/// In the place where a listing goes on: damage was met before it.
+/// Flag in the place where a listing continues: damage was found before it.
 const DAMAGE_MET: u64 = 1 << 61;
 
 /// An entry.
@@ -45,45 +46,45 @@ pub(crate) struct Entry<'a> {
     /// Number of its first slot in the directory.
     pub(crate) place: u64,
     hash: u32,
-    /// Its listing met damage before it.
+    /// True: damage was found before it in the listing.
     behind_damage: bool,
 }
 
 impl Entry<'_> {
-    /// `.` or `..`.
+    /// Returns true for `.` and `..`.
     pub(crate) fn is_dots(&self) -> bool {
         matches!(self.name, b"." | b"..")
     }
 
-    /// Where a listing goes on behind it.
+    /// The place at which a listing continues behind it.
     pub(crate) fn next(&self) -> u64 {
         (self.place + 1) | if self.behind_damage { DAMAGE_MET } else { 0 }
     }
 
-    /// Has it a name that an entry can have?
+    /// Returns true if its name is possible for an entry.
     fn has_name(&self) -> bool {
         self.is_dots() || Name::new(self.name).is_ok()
     }
 
-    /// Is its name the one that it was made with?
+    /// Returns true if its hash matches its name.
     fn is_sure(&self) -> bool {
         hash(self.name) == self.hash
     }
 }
 
-/// An entry that was found on the media.
+/// An entry found on the media.
 struct Found {
-    /// Its block; `None`: it stands inline.
+    /// Its block; `None`: it is inline.
     page: Option<PageNo>,
     place: u64,
     nid: Nid,
     kind: FileKind,
 }
 
-/// Slots with their bitmap and names: a block, or what stands inline.
+/// Slots with their bitmap and names: of a block, or inline.
 struct Slots<'a> {
     nid: Nid,
-    /// Number of the first slot in the directory.
+    /// Number of the first slot, in the directory.
     first: u64,
     bitmap: &'a [u8],
     entries: &'a [Dentry],
@@ -96,7 +97,8 @@ impl<'a> Slots<'a> {
         Slots { nid, first: page.0 * DENTRY_SLOTS as u64, bitmap, entries, names: block.names.as_flattened() }
     }
 
-    /// Inline entries fill what the inode has: as many slots as fit with a bit each, what is left over lies behind the bitmap.
+    /// Inline entries use the space in the inode: as many slots as fit with a bit each; the rest lies behind
+    /// the bitmap.
     fn inline(inode: &'a Inode) -> Result<Slots<'a>> {
         let content = inode.inline_content();
         let (slots, bitmap) = inline_slots(content.len());
@@ -107,7 +109,8 @@ impl<'a> Slots<'a> {
         Ok(Slots { nid: inode.nid, first: 0, bitmap: &head[..bitmap], entries, names })
     }
 
-    /// Gives what begins in each slot that is marked to `emit`, until that says true; whether it did. `None`: it makes no sense.
+    /// Calls `emit` with the entry in each used slot, until it returns true. Returns true if it did. `None`:
+    /// the entry is inconsistent.
     fn each(&self, emit: &mut dyn FnMut(usize, Option<Entry<'a>>) -> Result<bool>) -> Result<bool> {
         let (mut slot, mut lost) = (0, false);
         while slot < self.entries.len() {
@@ -127,7 +130,8 @@ impl<'a> Slots<'a> {
         Ok(false)
     }
 
-    /// Gives the entries from slot `from` on to `emit`, until that says true; whether it did. The first damage is noted.
+    /// Calls `emit` with the entries from slot `from` on, until it returns true. Returns true if it did. The
+    /// first damage is noted.
     fn list(
         &self,
         from: usize,
@@ -144,10 +148,11 @@ impl<'a> Slots<'a> {
         })
     }
 
-    /// The entry of a name of this hash. Mostly it is in another block: so all hashes are looked at first, whatever their slots hold.
+    /// The entry of a name with this hash. Usually it is in another block, so all hashes are compared first,
+    /// including those of unused slots.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it may be the name of an entry that makes no sense.
+    /// [`Error::Corrupt`] if an inconsistent entry may have this name.
     fn find(&self, name: &[u8], wanted: u32) -> Result<Option<Entry<'a>>> {
         let wanted = U32::new(wanted);
         if !self.entries.iter().fold(false, |any, entry| any | (entry.hash == wanted)) {
@@ -169,25 +174,25 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Is it doubtful that the rest of a name, and no more, stands in these slots? Such slots are marked, and say nothing else; the one
-    /// behind them is another entry's, or free.
+    /// Returns true if these slots may not just hold the rest of a name. Such slots are marked as used and
+    /// otherwise empty; the slot behind them belongs to another entry, or is free.
     fn is_doubtful(&self, from: usize, end: usize) -> bool {
         let is_empty = |slot: usize| self.entries[slot].name_bytes.get() == 0;
         (from..end).any(|slot| !bit_lsb(self.bitmap, slot) || !is_empty(slot))
             || end < self.entries.len() && is_empty(end) && bit_lsb(self.bitmap, end)
     }
 
-    /// Where so many free slots in a row begin.
+    /// The start of this many contiguous free slots.
     fn room(&self, wanted: usize) -> Option<usize> {
         let at = change::room(self.bitmap, self.entries.len(), wanted)?;
-        // Is it room that a name lost its marks of? Then there is none in this block.
+        // A name that lost its marks may cover this room. Then the block is treated as full.
         let reaches = |slot: usize| self.entry(slot).filter(|(_, slots)| slot + slots > at);
         let before = (at.saturating_sub(NAME_SLOTS_MAX)..at).filter(|slot| bit_lsb(self.bitmap, *slot));
         let is_taken = before.filter_map(reaches).any(|(entry, _)| entry.is_sure());
         (!is_taken).then_some(at)
     }
 
-    /// The entry that begins in a slot, and the slots it takes; `None` if that cannot be.
+    /// The entry that begins in a slot, and its number of slots; `None` if that is impossible.
     fn entry(&self, slot: usize) -> Option<(Entry<'a>, usize)> {
         let dentry = &self.entries[slot];
         let len = usize::from(dentry.name_bytes.get());
@@ -200,7 +205,7 @@ impl<'a> Slots<'a> {
         Some((Entry { nid, kind: kind_of(dentry.kind)?, name, place, hash, behind_damage: false }, slots))
     }
 
-    /// What an error says of the entry in this slot.
+    /// The error for the entry in this slot.
     fn damage(&self, slot: usize) -> Error {
         let (dentry, place) = (&self.entries[slot], self.first + slot as u64);
         Error::Corrupt(format!(
@@ -210,7 +215,7 @@ impl<'a> Slots<'a> {
     }
 }
 
-/// Slots, and bytes of their bitmap, that fit inline.
+/// Number of slots, and bytes of their bitmap, that fit inline.
 fn inline_slots(content_bytes: usize) -> (usize, usize) {
     let slot_bits = (size_of::<Dentry>() + DENTRY_NAME_BYTES) * 8 + 1;
     let slots = content_bytes * 8 / slot_bits;
@@ -224,7 +229,7 @@ fn kind_of(raw: u8) -> Option<FileKind> {
 }
 
 impl Media {
-    /// The inode behind a name (`..` included), and what it is.
+    /// The inode and kind of a name (including `..`).
     pub(crate) fn look_up(&self, dir: &Inode, name: &[u8]) -> Result<Option<(Nid, FileKind)>> {
         dir.readable()?;
         if let Some(newer) = self.names.get(&dir.nid).and_then(|names| names.get(name)) {
@@ -233,7 +238,7 @@ impl Media {
         Ok(self.find(dir, name)?.map(|found| (found.nid, found.kind)))
     }
 
-    /// The entry of a directory that changes when it moves can be read.
+    /// Checks that the entry which changes when a directory moves can be read.
     pub(crate) fn check_move(&self, inode: &Inode) -> Result<()> {
         if inode.kind != FileKind::Directory {
             return Ok(());
@@ -244,7 +249,7 @@ impl Media {
             .ok_or_else(|| Error::Corrupt(format!("directory {} does not say where it is", inode.nid.0)))
     }
 
-    /// Where the entry of a name stands on the media, and what it means.
+    /// The position of a name's entry on the media, and its meaning.
     fn find(&self, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
         let wanted = hash(name);
         let found =
@@ -260,7 +265,7 @@ impl Media {
                     let slots = Slots::of_block(dir.nid, page, zerocopy::transmute_ref!(block));
                     Ok(slots.find(name, wanted)?.map(|entry| found(Some(page), entry)))
                 });
-                // The name may be in another block as well.
+                // The name may be in another block.
                 match seen.and_then(Option::transpose) {
                     Ok(Some(Some(found))) => return Ok(Some(found)),
                     Ok(_) => {}
@@ -271,10 +276,9 @@ impl Media {
         damage.map_or(Ok(None), Err)
     }
 
-    /// Gives the entries from a place on, `.` and `..` too, to `emit`, until that says true.
+    /// Calls `emit` with the entries from a place on, including `.` and `..`, until it returns true.
     ///
-    /// # Errors
-    /// Behind all entries that can be read: what makes no sense, or cannot be read.
+    /// # Errors After all readable entries: an inconsistent or unreadable one.
     pub(crate) fn list(
         &self,
         dir: &Inode,
@@ -286,7 +290,7 @@ impl Media {
         let is_behind = from / DAMAGE_MET == 1;
         let (mut damage, from) = (is_behind.then(met), if is_behind { from % DAMAGE_MET } else { from });
         let newer = self.names.get(&dir.nid);
-        // A newer entry stands for the one on the media.
+        // A newer entry replaces the one on the media.
         let is_newer = |entry: &Entry<'_>| newer.is_some_and(|newer| newer.contains_key(entry.name));
         let mut others = |entry: Entry<'_>| if is_newer(&entry) { Ok(false) } else { emit(entry) };
         if self.list_media(dir, from, &mut damage, &mut others)? {
@@ -302,7 +306,7 @@ impl Media {
         damage.map_or(Ok(()), Err)
     }
 
-    /// The entries on the media; whether `emit` said true. The first damage is noted.
+    /// Lists the entries on the media. Returns true if `emit` did. The first damage is noted.
     fn list_media(
         &self,
         dir: &Inode,
@@ -316,12 +320,12 @@ impl Media {
         }
         let end = blocks_listed(dir);
         let (mut page, mut slot) = (from / DENTRY_SLOTS as u64, from as usize % DENTRY_SLOTS);
-        // Nodes that lead to one another would make it endless; no directory has more blocks than there are.
+        // If nodes led to one another, the walk would never end; no directory has more blocks than the image.
         let mut blocks_left = self.geometry.blocks;
         while page < end {
             let hole = match self.hole(dir, PageNo(page)) {
                 Ok(hole) => hole,
-                // How many blocks it would lead to is not known.
+                // The number of blocks that it would lead to is unknown.
                 Err(error) => {
                     damage.get_or_insert(error);
                     return Ok(false);
@@ -349,7 +353,7 @@ impl Media {
         Ok(false)
     }
 
-    /// A block of entries, unless it is missing.
+    /// A block of entries, unless it is a hole.
     fn entries_of(&self, dir: &Inode, page: PageNo) -> Result<Option<Box<DentryBlock>>> {
         let Some(block) = self.page(dir, page)? else { return Ok(None) };
         let copy =
@@ -358,7 +362,8 @@ impl Media {
     }
 }
 
-/// Levels that names are looked for in: as many as the inode says, or as its size has blocks of. One of the two may be damaged.
+/// Number of levels to search for names: according to the inode, or to its size. One of the two may be
+/// damaged.
 fn levels(dir: &Inode) -> Result<u32> {
     let (said, blocks) = (depth(dir)?, dir.size_bytes.div_ceil(BLOCK_BYTES as u64));
     Ok((said..LEVELS_MAX)
@@ -373,7 +378,7 @@ fn depth(dir: &Inode) -> Result<u32> {
     }
 }
 
-/// Blocks that a listing looks at: those of its size, or of its levels. Where those are more there are holes.
+/// Number of blocks to list: by its size or by its levels. If the levels have more, the others are holes.
 fn blocks_listed(dir: &Inode) -> u64 {
     let of_levels = depth(dir).map_or(0, |depth| blocks_before(depth, dir.block().dir_level));
     dir.size_bytes.div_ceil(BLOCK_BYTES as u64).max(of_levels.min(pages_max(dir.pointers())))
@@ -387,12 +392,12 @@ fn bucket_blocks(level: u32) -> u64 {
     if level < LEVELS_MAX / 2 { 2 } else { 4 }
 }
 
-/// Blocks of all levels before this one.
+/// Number of blocks of all levels before this one.
 fn blocks_before(level: u32, dir_level: u8) -> u64 {
     (0..level).map(|level| buckets(level, dir_level) * bucket_blocks(level)).sum()
 }
 
-/// First block, and blocks, of the bucket of a hash at a level.
+/// First block and number of blocks of a hash's bucket at a level.
 fn bucket(hash: u32, level: u32, dir_level: u8) -> (u64, u64) {
     let (before, blocks) = (blocks_before(level, dir_level), bucket_blocks(level));
     (before + u64::from(hash) % buckets(level, dir_level) * blocks, blocks)
@@ -430,7 +435,7 @@ mod tests {
             [buckets(0, 0), buckets(3, 2), buckets(29, 1), buckets(60, 60)],
             [1, 32, 1 << 30, 1 << 30]
         );
-        // As Linux counts: `MAX_DIR_HASH_DEPTH / 2` is 31.
+        // Linux' value: `MAX_DIR_HASH_DEPTH / 2` is 31.
         assert_eq!([0, 30, 31, 62].map(bucket_blocks), [2, 2, 4, 4]);
         let before: u64 = (0..31).map(|level| 2 << level).sum();
         assert_eq!(bucket((1 << 30) + 5, 31, 0), (before + 5 * 4, 4));

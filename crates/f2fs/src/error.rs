@@ -1,4 +1,4 @@
-//! Why an image is not mounted.
+//! Why an image cannot be used.
 
 use crate::format::feature;
 use std::path::PathBuf;
@@ -6,17 +6,17 @@ use std::path::PathBuf;
 /// Why an image cannot be used.
 #[derive(thiserror::Error, Debug)]
 pub enum OpenError {
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot {what} {}: {source}", image.display())]
     System {
         /// The image.
         image: PathBuf,
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
-        /// Why not.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Somebody else has it.
+    /// Another process uses it.
     #[error("{} {by}. Unmount it there first", image.display())]
     InUse {
         /// The image.
@@ -24,13 +24,13 @@ pub enum OpenError {
         /// "is in use by ..."
         by: String,
     },
-    /// It takes no writes.
+    /// It is write-protected.
     #[error("{} is write-protected: mount it with -o ro", image.display())]
     WriteProtected {
         /// The image.
         image: PathBuf,
     },
-    /// Not F2FS, or nothing of it is left.
+    /// Not F2FS, or both superblocks are destroyed.
     #[error("{} is no F2FS image, or a damaged one: {why}. If it was one, mend it with: fsck.f2fs", image.display())]
     NotF2fs {
         /// The image.
@@ -38,15 +38,15 @@ pub enum OpenError {
         /// What both superblocks lack.
         why: String,
     },
-    /// It is F2FS and contradicts itself.
+    /// It is F2FS, but inconsistent.
     #[error("{} is damaged: {what}. Look at it with: heddle fsck {}", image.display(), image.display())]
     Damaged {
         /// The image.
         image: PathBuf,
-        /// Which structure says what.
+        /// The structure and its fault.
         what: String,
     },
-    /// No image can be made of this size.
+    /// The size is impossible for an image.
     #[error(
         "{} has {} MiB: an F2FS image has between {} MiB and {} TiB",
         image.display(), bytes >> 20, crate::IMAGE_BYTES_MIN >> 20, crate::IMAGE_BYTES_MAX >> 40
@@ -57,7 +57,7 @@ pub enum OpenError {
         /// Its size.
         bytes: u64,
     },
-    /// It has a node log, which was not named.
+    /// It has a node log, which was not given.
     #[error(
         "{} needs its node log: it was mounted as f2fs-nl or f2fs-integrated, and not unmounted. Mount it so once more, with the same \
          --nvm. To give up what only the log has: heddle mount -o discard-nvm", image.display()
@@ -66,36 +66,36 @@ pub enum OpenError {
         /// The image.
         image: PathBuf,
     },
-    /// The region given as its node log is none of it, or cannot be used.
+    /// The region given as its node log is not that log, or cannot be used.
     #[error("cannot use {} with this node log: {what}", image.display())]
     NodeLog {
         /// The image.
         image: PathBuf,
-        /// Why not.
+        /// The reason.
         what: String,
     },
-    /// The image that the node log was written with is another one, or is as it was at another time.
+    /// The image differs from the one with which the node log was written, or has an older or newer state.
     #[error("{} is not the image that this node log was last written with: {what}", image.display())]
     Replaced {
         /// The image.
         image: PathBuf,
-        /// How that is known, and the ways out.
+        /// The evidence, and the ways out.
         what: String,
     },
-    /// It could not be made.
+    /// The image could not be made.
     #[error("cannot make an F2FS image in {}: {why}. What was there is gone; make it again", image.display())]
     Making {
         /// The image.
         image: PathBuf,
-        /// What happened.
+        /// The reason.
         why: String,
     },
-    /// It is F2FS of a kind that this engine does not read.
+    /// It uses features of F2FS that this engine does not support.
     #[error("{} has what this engine does not read: {what}", image.display())]
     Unsupported {
         /// The image.
         image: PathBuf,
-        /// What.
+        /// The features.
         what: String,
     },
 }

@@ -1,4 +1,4 @@
-//! The engine behind the interface. On an image that is open for reading every change is [`Error::ReadOnly`].
+//! The engine as a `FileSystem`. On an image opened for reading, every change fails with [`Error::ReadOnly`].
 
 mod attrs;
 mod broken;
@@ -41,7 +41,7 @@ impl F2fs {
             return Ok(());
         }
         let attr = inode.attr();
-        // A list is looked for only where it could decide.
+        // The access list is read only if it could change the result.
         let list = !cred.is_root() && cred.uid != attr.uid && attr.perm & 0o070 != 0;
         let list = list && !breaks(Breach::ListsUnasked);
         let acl = if list { self.media.xattrs(inode)?.acl(XattrName::ACL_ACCESS) } else { None };
@@ -57,7 +57,7 @@ impl F2fs {
         self.child(&dir, nid)
     }
 
-    /// The inode that an entry names.
+    /// The inode of an entry.
     pub(crate) fn child(&self, dir: &Inode, nid: Nid) -> Result<Inode> {
         self.media.inode(nid).map_err(|error| match error {
             Error::Stale => {
@@ -67,7 +67,7 @@ impl F2fs {
         })
     }
 
-    /// Asks something of an inode.
+    /// Runs a query on an inode.
     fn ask<R>(&self, ino: Ino, question: impl FnOnce(&Inode) -> Result<R>) -> Result<R> {
         let _inside = self.inside();
         let nid = nid_of(ino)?;
@@ -75,7 +75,7 @@ impl F2fs {
         question(&self.media.inode(nid)?)
     }
 
-    /// Changes an inode that it has to itself. `look` says what that needs, and what else `run` is to know.
+    /// Changes an inode that is locked exclusively. `look` returns the need, and data for `run`.
     pub(crate) fn alter<T, R>(
         &self,
         ino: Ino,
@@ -93,7 +93,7 @@ impl F2fs {
         self.change(at_first, look, |change, (_, inode, found)| run(change, inode, found))
     }
 
-    /// Changes the content of an open file, which is made durable as far as memory demands it.
+    /// Changes the content of an open file. Its pages are written to the device if too many are in memory.
     pub(crate) fn alter_content<T, R>(
         &self,
         handle: &Handle,
@@ -117,7 +117,7 @@ impl F2fs {
         })
     }
 
-    /// Writes all of `buf` where `offset` says for an inode.
+    /// Writes all of `buf` at the offset that `offset` computes from the inode.
     pub(crate) fn write_at(
         &self,
         handle: &Handle,
@@ -152,7 +152,7 @@ impl F2fs {
     }
 }
 
-/// The same, but for the size of the file.
+/// The same operation with the file's size kept.
 fn keeping_size(op: RangeOp) -> RangeOp {
     match op {
         RangeOp::Allocate { .. } => RangeOp::Allocate { keep_size: true },
@@ -166,10 +166,10 @@ fn handle_of(inode: &Inode, flags: OpenFlags) -> Handle {
     Handle { ino: ino_of(inode.nid), flags, token: u64::from(inode.block().generation.get()) }
 }
 
-/// Free numbers, as far as blocks are left for them.
+/// Free inode numbers, limited by the free blocks.
 fn statfs(media: &Media, blocks_user: u64, counts: Counts) -> StatFs {
     let blocks_free = blocks_user.saturating_sub(counts.blocks);
-    // The first three numbers, and number 0, are no files.
+    // Number 0 and the first three numbers are no files.
     let numbers = u64::from(media.geometry.nids()).saturating_sub(4);
     let inodes_free = numbers.saturating_sub(counts.nodes).min(blocks_free);
     StatFs {
@@ -226,7 +226,7 @@ impl FileSystem for F2fs {
             if inode.kind != FileKind::Symlink {
                 return Err(Error::InvalidArgument("not a symbolic link"));
             }
-            // Paths are shorter than a block.
+            // Targets are shorter than a block.
             let mut target = vec![0; inode.size_bytes.min(crate::format::BLOCK_BYTES as u64) as usize];
             let len = self.media.read(inode, 0, &mut target)?;
             target.truncate(len);
@@ -304,7 +304,7 @@ impl FileSystem for F2fs {
         self.read_part(handle, offset, buf)
     }
 
-    /// Nothing is set aside: a page that came back would need a block of a free segment anyway.
+    /// Nothing is reserved: storing such a page would need a block of a free segment in any case.
     fn expect_stores(&self, handle: &Handle, offset: u64, len_bytes: u64) -> Result<()> {
         if breaks(Breach::StoresUnasked) {
             return Ok(());
@@ -516,25 +516,25 @@ impl FileSystem for F2fs {
 }
 
 impl F2fs {
-    /// A name came or went: durable, if the mount is to have it so.
+    /// After a name was added or removed: makes that durable, if the mount demands it.
     fn prompt_name(&self) -> Result<()> {
         // ORDERING: Relaxed, set before the first call.
         if self.prompt_names.load(Relaxed) { self.checkpoint() } else { Ok(()) }
     }
 
-    /// The same of attributes.
+    /// The same after a change of attributes.
     fn prompt_change(&self) -> Result<()> {
         // ORDERING: Relaxed, as above.
         if self.prompt_content.load(Relaxed) { self.checkpoint() } else { Ok(()) }
     }
 
-    /// The same of what was done to an open file.
+    /// The same after a change through an open file.
     fn prompt_with(&self, handle: &Handle) -> Result<()> {
         // ORDERING: Relaxed, as above.
         if self.prompt_content.load(Relaxed) { self.make_durable(handle) } else { Ok(()) }
     }
 
-    /// Piece by piece: each leaves a file that is whole, and has set aside what it needs.
+    /// Piece by piece: each piece leaves a consistent file, and has its own reservation.
     fn change_range(&self, handle: &Handle, op: RangeOp, offset: u64, end: u64) -> Result<()> {
         let alteration = match op {
             RangeOp::Allocate { .. } => Alteration::Growth,
@@ -548,7 +548,7 @@ impl F2fs {
                     self.has_space_for(inode, offset, end)?;
                 }
                 let piece_end = self.media.piece_end(inode, op, at, end)?;
-                // The size is the last piece's.
+                // Only the last piece changes the size.
                 let op = if piece_end < end { keeping_size(op) } else { op };
                 Ok(((op, piece_end), self.media.need_of_range(inode, op, at, piece_end)?))
             };
@@ -559,7 +559,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// Before anything is reserved: most of what cannot be had is asked for by mistake.
+    /// Checked before anything is reserved: most impossible requests are mistakes.
     fn has_space_for(&self, inode: &Inode, offset: u64, end: u64) -> Result<()> {
         let pages = pages_of(offset, end);
         let space = self.media.space()?;
@@ -584,7 +584,7 @@ impl F2fs {
             let (ino, kind, next) = (ino_of(entry.nid), entry.kind, Cookie(entry.next()));
             Ok(!listing.push(&DirEntry { ino, kind, name: Name::new(entry.name)?, next }))
         });
-        // What could be read comes first; a listing that goes on behind it meets the damage again.
+        // Readable entries come first; a listing that continues behind them meets the damage again.
         if listing.is_empty() { listed } else { Ok(()) }
     }
 

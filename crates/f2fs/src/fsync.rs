@@ -1,12 +1,13 @@
-//! An fsync: the pages of the file, then its nodes, the last one marked. A mount that finds no newer checkpoint takes them in
-//! (`roll_forward`). With a node log they go there instead, and no mark and no second flush are needed.
+//! fsync: writes the pages of the file, then its nodes, the last one marked. A mount that finds no newer
+//! checkpoint recovers them (`roll_forward`). With a node log the nodes are written there instead, and need
+//! no mark and no second flush.
 //!
-//! State       `F2fs::chain`: whose nodes go into the log next. Each node says where the next one will be, and one that is missing ends
-//!             what can be found: nodes are written in the order of their places, and only the holder of the chain writes any.
+//! State       `F2fs::chain`: its holder may write nodes to the log. Each node names the block of the next one, and a missing node ends
+//!             the chain. So nodes are written in the order of their blocks, and only by the holder.
 //! Lock order  the gate, the file's inode, the chain, and then the locks of the tables.
-//! Crash order pages, a flush, nodes, a flush. Without the first flush marked nodes could lead to blocks that have not got their bytes.
-//!             The last node bears the mark: without it those before it do not count. As in Linux, a block that is written reaches the
-//!             media whole or not at all; an inode's checksum, where it has one, tells.
+//! Crash order pages, a flush, nodes, a flush. Without the first flush, marked nodes could lead to blocks without their bytes.
+//!             The last node has the mark: without it the earlier nodes do not count. As in Linux, a written block reaches the
+//!             media whole or not at all; an inode's checksum, where there is one, verifies that.
 //! Source      F2FS paper (FAST '15) section 2.4.2.
 
 use crate::format::node_flag;
@@ -22,16 +23,17 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// An fsync makes a checkpoint if there was none for so long: what is found again without one does not become much.
+/// Age of the last checkpoint from which an fsync makes a new one: this limits the number of nodes to be
+/// recovered.
 const CHECKPOINT_AGE_MAX: Duration = Duration::from_secs(60);
 
 impl F2fs {
-    /// Everything of an open file is durable when this returns.
+    /// Makes an open file durable.
     pub(crate) fn make_durable(&self, handle: &Handle) -> Result<()> {
         if self.fsync_nodes(handle)? { Ok(()) } else { self.checkpoint() }
     }
 
-    /// True: its nodes were enough.
+    /// Returns true if writing its nodes was enough.
     fn fsync_nodes(&self, handle: &Handle) -> Result<bool> {
         self.not_failed()?;
         let space = self.media.space()?;
@@ -61,17 +63,17 @@ impl F2fs {
         };
         match written {
             Ok(written) => Ok(written),
-            // A checkpoint says so too, if it is so.
+            // If the image is really full, the checkpoint reports that too.
             Err(Error::NoSpace) => Ok(false),
             Err(error) => {
-                // A gap in the chain hides whatever is written behind it.
+                // A gap in the chain hides all nodes written behind it.
                 self.failed.store(true, Relaxed); // ORDERING: Relaxed, see `not_failed`.
                 Err(error)
             }
         }
     }
 
-    /// False: the log has no room.
+    /// Writes the file's nodes to the log. Returns false if the log has no room.
     fn log_file(&self, log: &NodeLog, nid: Nid, with_name: bool) -> Result<bool> {
         self.flush_pages(nid)?;
         self.media.log_nodes_of(log, nid, with_name)
@@ -90,7 +92,8 @@ impl F2fs {
         if nodes.is_empty() {
             return Ok(());
         }
-        // The inode comes last, and bears the mark. Nodes of node numbers follow from it and from where the others have their place.
+        // The inode comes last, and has the mark. Indirect nodes follow from it and from the places of the
+        // direct ones.
         media.nodes.change(&media.device, &media.geometry, nid, |_| ())?;
         nodes.retain(|(node, place)| *node != nid && Place::of(*place, 0) != Some(Place::Indirect));
         let mark = node_flag::FSYNC | if with_name { node_flag::DENTRY } else { 0 };

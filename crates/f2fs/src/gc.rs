@@ -1,11 +1,11 @@
-//! Cleaning: the live blocks of a segment are written elsewhere, so that the segment is free after the next checkpoint.
+//! Cleaning: the live blocks of a segment are written elsewhere, so that the segment is free after the next
+//! checkpoint.
 //!
-//! Segments with the fewest live blocks go first (greedy). Nodes are only marked as changed: the checkpoint writes them. Of a block of
-//! data the summary says which pointer leads to it; if that leads elsewhere the summary is of the block's earlier life.
+//! Segments with the fewest live blocks come first (greedy). Nodes are only marked as changed: the checkpoint
+//! writes them. For a data block the summary names the pointer that leads to it. If that pointer leads
+//! elsewhere, the summary is of an earlier use of the block.
 //!
-//! It has the file system to itself, as a checkpoint has.
-//!
-//! Source      F2FS paper (FAST '15) section 2.3.
+//! Cleaning runs exclusively, as a checkpoint does.
 
 use crate::data::block_owner::Lead;
 use crate::format::{Block, NodeBlock, SummaryEntry};
@@ -16,10 +16,11 @@ use heddle_vfs::{Error, Result};
 use zerocopy::FromBytes;
 
 impl Media {
-    /// Moves what is live in a segment away. One of which that cannot be found out stays as it is, and is not cleaned again.
+    /// Moves the live blocks of a segment away. A segment with a live block of unknown owner is left alone,
+    /// and not cleaned again.
     ///
     /// # Errors
-    /// Those of a move that was begun.
+    /// Those of a move that has begun.
     pub(crate) fn clean(&self, segno: Segno) -> Result<()> {
         let segments = &self.space()?.segments;
         let found = segments.contents(&self.device, segno).and_then(|(are_nodes, contents)| {
@@ -35,7 +36,7 @@ impl Media {
         }
     }
 
-    /// Whose a live block is, by its summary, and that it is so.
+    /// The owner of a live block, according to its summary and verified.
     fn live_in(&self, is_node: bool, addr: BlockAddr, entry: SummaryEntry) -> Result<Live> {
         let found = if is_node { self.node_at_home(addr, entry) } else { self.page_at_home(addr, entry) };
         found?.ok_or_else(|| {
@@ -46,7 +47,7 @@ impl Media {
         })
     }
 
-    /// The summary says whose it is; where that is damaged, the node itself.
+    /// The node of a block: the one in the summary, or, if that is damaged, the one in the block itself.
     fn node_at_home(&self, addr: BlockAddr, entry: SummaryEntry) -> Result<Option<Live>> {
         let is_at_home = |nid: Nid| {
             let found = self.nodes.nat.find(&self.device, nid);
@@ -64,7 +65,7 @@ impl Media {
         if !is_at_home(says) {
             return Ok(None);
         }
-        // It is what it says, or the move could not be begun.
+        // Verified first, because a move must not fail after it has begun.
         self.nodes.any(&self.device, &self.geometry, says)?;
         Ok(Some(Live::Node(says)))
     }
@@ -91,7 +92,7 @@ impl Media {
     }
 }
 
-/// A live block of a segment, and where it is led to from.
+/// A live block of a segment, and the pointer to it.
 enum Live {
     Node(Nid),
     Page { addr: BlockAddr, holder: Nid, at: usize, owner: Nid, entry: SummaryEntry, block: Box<Block> },

@@ -1,9 +1,9 @@
-//! What the media counts: nodes, blocks, segments.
+//! Types for numbers on the media: nodes, blocks, segments.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Number of a node: an inode, or a block of pointers. 0 names none.
+/// Number of a node: an inode, or a block of pointers. 0 is no node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Nid(pub u32);
 
@@ -12,12 +12,13 @@ impl Nid {
     pub const NONE: Nid = Nid(0);
 }
 
-/// What is known by a node's number.
+/// A map by node number.
 pub(crate) type ByNid<V> = HashMap<Nid, V, BuildHasherDefault<NidHasher>>;
 /// Numbers of nodes.
 pub(crate) type Nids = HashSet<Nid, BuildHasherDefault<NidHasher>>;
 
-/// Spreads numbers of nodes, which mostly follow each other. An image can choose them so that they collide; it has slow calls then.
+/// Hashes node numbers, which are mostly consecutive. An image can choose colliding numbers; only its own
+/// calls are slow then.
 #[derive(Default)]
 pub(crate) struct NidHasher(u64);
 
@@ -27,7 +28,8 @@ impl Hasher for NidHasher {
     }
 
     fn write_u32(&mut self, number: u32) {
-        // An odd number near 2^64 by the golden ratio (Knuth, volume 3, section 6.4): tables use the highest and the lowest bits.
+        // An odd number near 2^64 divided by the golden ratio (Knuth, volume 3, section 6.4): tables use the
+        // highest and the lowest bits.
         self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
     }
 
@@ -36,7 +38,7 @@ impl Hasher for NidHasher {
     }
 }
 
-/// A block of 4 KiB, counted from the start of the device. Pointers of files have three values that are no block.
+/// A block of 4 KiB, counted from the start of the device. Three values in pointers of files are no blocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockAddr(pub u32);
 
@@ -45,15 +47,15 @@ impl BlockAddr {
     pub const NULL: BlockAddr = BlockAddr(0);
     /// Reserved and not yet written: reads as zeros, counts as space.
     pub const NEW: BlockAddr = BlockAddr(u32::MAX);
-    /// Stands before the blocks of a compressed cluster.
+    /// Marks the beginning of a compressed cluster.
     pub const COMPRESSED: BlockAddr = BlockAddr(u32::MAX - 1);
 
-    /// Has the pointer bytes on the device?
+    /// Returns true if the pointer leads to a block of the device.
     pub fn is_block(self) -> bool {
         !matches!(self, BlockAddr::NULL | BlockAddr::NEW | BlockAddr::COMPRESSED)
     }
 
-    /// The block `count` behind this one; saturates at what is no block.
+    /// The block `count` blocks further on; saturates at a value that is no block.
     pub fn plus(self, count: u32) -> BlockAddr {
         BlockAddr(self.0.saturating_add(count))
     }

@@ -1,4 +1,4 @@
-//! What an open image consists of, and the two questions that everything else asks of it: which inode, and where is a page.
+//! The parts of an open image, and its two basic queries: an inode by number, and the position of a page.
 
 use crate::device::Device;
 use crate::format::{BLOCK_BYTES, Block, NodeBlock};
@@ -20,23 +20,23 @@ pub(crate) struct Media {
     pub(crate) geometry: Geometry,
     pub(crate) features: u32,
     pub(crate) nodes: Nodes,
-    /// Pages that are newer than what their pointers lead to.
+    /// Pages that are newer than the blocks of their pointers.
     pub(crate) pages: Pages,
-    /// If it is open for writing.
+    /// Present if it is open for writing.
     pub(crate) space: Option<Space>,
     /// Names that are newer than the checkpoint, by directory.
     pub(crate) names: HashMap<Nid, BTreeMap<Vec<u8>, (Nid, FileKind)>>,
 }
 
-/// Pages that follow each other in a file, in blocks that follow each other, or all of them without a block.
+/// Consecutive pages of a file in consecutive blocks, or all of them without a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Run {
-    /// Of the first page.
+    /// Block of the first page.
     pub(crate) addr: BlockAddr,
     pub(crate) pages: u64,
 }
 
-/// The holder of a pointer.
+/// The node that holds a pointer.
 enum Holder {
     Inode,
     Node(Arc<NodeBlock>),
@@ -51,9 +51,9 @@ impl Holder {
     }
 }
 
-/// Where a page's pointer is.
+/// The position of a page's pointer.
 enum Pointer {
-    /// There is none for it, and for so many pages from it on.
+    /// The page has none, and neither have this many pages from it on.
     Hole(u64),
     /// In this slot.
     At(Holder, usize),
@@ -63,13 +63,13 @@ impl Media {
     /// The inode of this number.
     ///
     /// # Errors
-    /// [`Error::Stale`] if there is none, [`Error::Corrupt`] if it makes no sense.
+    /// [`Error::Stale`] if there is none, [`Error::Corrupt`] if it is inconsistent.
     pub(crate) fn inode(&self, nid: Nid) -> Result<Inode> {
         let node = self.nodes.inode(&self.device, &self.geometry, nid)?.ok_or(Error::Stale)?;
         Inode::of(node, self.features)
     }
 
-    /// Where the page is, and how many that follow it are where they would be expected then; at least 1.
+    /// The block of a page, and the number of pages from it on that are in consecutive blocks; at least 1.
     pub(crate) fn run(&self, inode: &Inode, page: PageNo) -> Result<Run> {
         match self.pointer(inode, page)? {
             Pointer::Hole(pages) => Ok(Run { addr: BlockAddr::NULL, pages }),
@@ -77,7 +77,8 @@ impl Media {
         }
     }
 
-    /// Has the page a block, and of how many from it on, itself included, is the same known at one look; at least 1.
+    /// Whether the page has a block, and the number of pages from it on with the same answer that one look-up
+    /// shows; at least 1.
     pub(crate) fn stretch(&self, inode: &Inode, page: PageNo) -> Result<(bool, u64)> {
         Ok(match self.pointer(inode, page)? {
             Pointer::Hole(pages) => (false, pages),
@@ -89,7 +90,7 @@ impl Media {
         })
     }
 
-    /// How many pages from this one on have neither a block nor the promise of one; 0 if it has.
+    /// Number of pages from this one on that have neither a block nor a reserved one; 0 if the first has.
     pub(crate) fn hole(&self, inode: &Inode, page: PageNo) -> Result<u64> {
         Ok(match self.pointer(inode, page)? {
             Pointer::Hole(pages) => pages,
@@ -99,7 +100,8 @@ impl Media {
         })
     }
 
-    /// Looks at a page's bytes; `None`: a hole. The caller holds the inode, or the page.
+    /// Calls `look` with a page's bytes; `None`: a hole. The caller holds the lock of the inode, or of the
+    /// page.
     pub(crate) fn with_page<R>(
         &self,
         inode: &Inode,
@@ -121,12 +123,12 @@ impl Media {
         }
     }
 
-    /// A copy of a page, as [`Media::with_page`] looks at it.
+    /// A copy of a page, otherwise as [`Media::with_page`].
     pub(crate) fn page(&self, inode: &Inode, page: PageNo) -> Result<Option<Box<Block>>> {
         self.with_page(inode, page, |block| Box::new(*block))
     }
 
-    /// What only a writer has.
+    /// State that only a writer has.
     ///
     /// # Errors
     /// [`Error::ReadOnly`].
@@ -134,7 +136,7 @@ impl Media {
         self.space.as_ref().ok_or(Error::ReadOnly)
     }
 
-    /// The pointer that says where the page is.
+    /// The pointer of a page.
     fn pointer(&self, inode: &Inode, page: PageNo) -> Result<Pointer> {
         let Some(route) = route(page, inode.pointers()) else { return Ok(Pointer::Hole(u64::MAX)) };
         let Some(root) = route.root else { return Ok(Pointer::At(Holder::Inode, route.slot)) };
@@ -153,7 +155,7 @@ impl Media {
         Ok(Pointer::At(Holder::Node(node), route.slot))
     }
 
-    /// How far the pointers go on as the first one begins.
+    /// The run that the first of these pointers begins.
     fn run_of(&self, nid: Nid, pointers: &[U32]) -> Result<Run> {
         let addr = BlockAddr(pointers.first().map_or(0, |pointer| pointer.get()));
         let wrong = |what: &str| Err(Error::Corrupt(format!("inode {}: a page {what}", nid.0)));

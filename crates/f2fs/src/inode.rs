@@ -1,4 +1,4 @@
-//! An inode as the engine uses it: what is in its slots, checked once.
+//! An inode as the engine uses it: the layout of its slots, checked once.
 //!
 //! Invariants  I1  extra attributes, pointers (or inline content) and inline attributes lie in the slots, in this order and without
 //!                 overlap.
@@ -21,15 +21,15 @@ const SLOT_BYTES: usize = 4;
 /// Levels that a directory can have.
 const DIR_LEVEL_MAX: u32 = 63;
 
-/// The number that users see: the root is 1, as in every engine; 1 and 2 are no files here, and 3 is seen as 1.
+/// The inode number that users see: the root is 1, as in every engine. Numbers 1 and 2 are no files here, and
+/// 3 is shown as 1.
 pub(crate) fn ino_of(nid: Nid) -> Ino {
     if nid == ROOT { Ino::ROOT } else { Ino(u64::from(nid.0)) }
 }
 
 /// The number on the media.
 ///
-/// # Errors
-/// [`Error::Stale`] for one that is no file's.
+/// # Errors [`Error::Stale`] for a number that no file can have.
 pub(crate) fn nid_of(ino: Ino) -> Result<Nid> {
     match ino {
         Ino::ROOT => Ok(ROOT),
@@ -38,40 +38,41 @@ pub(crate) fn nid_of(ino: Ino) -> Result<Nid> {
     }
 }
 
-/// Is the inode the one that was opened?
+/// Checks that the inode is the one that was opened.
 pub(crate) fn is_of(handle: &Handle, inode: &Inode) -> Result<()> {
     if u64::from(inode.block().generation.get()) == handle.token { Ok(()) } else { Err(Error::Stale) }
 }
 
-/// What a call does to an inode, as far as the flags of that decide.
+/// Kinds of changes to an inode, for the check of its flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Alteration {
-    /// Bytes are written over or cut off.
+    /// Bytes are overwritten or cut off.
     Content,
-    /// Bytes come behind the end.
+    /// Bytes are added behind EOF.
     Growth,
-    /// Mode, owner, given times, attributes; a name of the inode comes or goes; an entry of the directory goes.
+    /// Mode, owner, given times, attributes; a name of the inode is added or removed; an entry of the
+    /// directory is removed.
     Attributes,
-    /// An entry comes into the directory; times become the present.
+    /// An entry is added to the directory; times are set to the present.
     Addition,
 }
 
-/// An inode that was looked at.
+/// A decoded inode.
 #[derive(Clone)]
 pub(crate) struct Inode {
     pub(crate) nid: Nid,
     pub(crate) kind: FileKind,
     pub(crate) size_bytes: u64,
     node: Arc<NodeBlock>,
-    /// Slots of extra attributes.
+    /// Number of slots of extra attributes.
     extra: usize,
-    /// Slots of inline attributes.
+    /// Number of slots of inline attributes.
     inline_xattrs: usize,
     has_crtime: bool,
 }
 
 impl Inode {
-    /// Looks at a node that is an inode, of a file system with these features.
+    /// Decodes a node as an inode, in a file system with these features.
     pub(crate) fn of(node: Arc<NodeBlock>, features: u32) -> Result<Inode> {
         let block = inode_of(&node);
         let nid = Nid(block.footer.ino.get());
@@ -116,7 +117,7 @@ impl Inode {
         Ok(inode)
     }
 
-    /// Slots at the end that hold no pointers.
+    /// Number of slots at the end that hold no pointers.
     fn find_inline_xattrs(&self, features: u32) -> usize {
         if features & feature::FLEXIBLE_INLINE_XATTR != 0 && self.extra > 0 {
             return usize::from(self.extra_attr().inline_xattr_slots.get());
@@ -124,7 +125,7 @@ impl Inode {
         if self.has(inline_flag::XATTR | inline_flag::DENTRY) { INLINE_XATTR_SLOTS } else { 0 }
     }
 
-    /// Has it one of these flags?
+    /// Returns true if it has one of these flags.
     pub(crate) fn has(&self, flags: u8) -> bool {
         self.block().inline & flags != 0
     }
@@ -133,7 +134,7 @@ impl Inode {
         inode_of(&self.node)
     }
 
-    /// The extra attributes that it has; what it has not is zero.
+    /// Its extra attributes; missing ones are zero.
     fn extra_attr(&self) -> ExtraAttr {
         let mut bytes = [0; EXTRA_ATTR_MAX_BYTES];
         let len = self.extra * SLOT_BYTES;
@@ -141,29 +142,30 @@ impl Inode {
         ExtraAttr::read_from_bytes(&bytes).unwrap_or_else(|_| ExtraAttr::new_zeroed())
     }
 
-    /// Do its slots lead to blocks? Not if content stands in them, or a device's number.
+    /// Returns true if its slots lead to blocks. They do not if they hold content, or a device's number.
     pub(crate) fn has_pointers(&self) -> bool {
         let kinds = [FileKind::Regular, FileKind::Directory, FileKind::Symlink];
         kinds.contains(&self.kind) && !self.has(inline_flag::DATA | inline_flag::DENTRY)
     }
 
-    /// Are its pages in compressed clusters?
+    /// Returns true if its pages are in compressed clusters.
     pub(crate) fn is_compressed(&self) -> bool {
         self.block().flags.get() & inode_flag::COMPRESSED != 0 && self.kind == FileKind::Regular
     }
 
-    /// Does the mark before a compressed cluster count as a block? Not when what compression saved was given back.
+    /// Returns true if the mark of a compressed cluster counts as a block. It does not after the saved space
+    /// was released.
     pub(crate) fn counts_cluster_marks(&self) -> bool {
         !self.has(inline_flag::COMPRESS_RELEASED)
     }
 
-    /// Does its content stand inline, and would so many bytes?
+    /// Returns true if its content is inline, and would be with this size.
     pub(crate) fn keeps_inline(&self, size_bytes: u64) -> bool {
         let room = self.inline_content().len() as u64;
         self.has(inline_flag::DATA) && self.size_bytes.max(size_bytes) <= room
     }
 
-    /// Refuses pages that no node could point at.
+    /// Checks that so many pages have room in its nodes.
     ///
     /// # Errors
     /// [`Error::FileTooBig`].
@@ -171,34 +173,34 @@ impl Inode {
         if pages <= pages_max(self.pointers()) { Ok(()) } else { Err(Error::FileTooBig) }
     }
 
-    /// The largest size that its nodes lead to.
+    /// The largest size that its nodes can map.
     pub(crate) fn size_max_bytes(&self) -> u64 {
         pages_max(self.pointers()).saturating_mul(BLOCK_BYTES as u64).min(OFFSET_MAX_BYTES)
     }
 
-    /// The slot of the first pointer.
+    /// Index of the slot of the first pointer.
     pub(crate) fn first_pointer(&self) -> usize {
         self.extra
     }
 
-    /// Pointers that are in the inode.
+    /// Number of pointers in the inode.
     pub(crate) fn pointers(&self) -> usize {
         INODE_POINTERS - self.extra - self.inline_xattrs
     }
 
-    /// The bytes of inline data or entries: all slots of pointers but the first.
+    /// The bytes of inline data or entries: all pointer slots but the first.
     pub(crate) fn inline_content(&self) -> &[u8] {
         let start = (self.extra + 1) * SLOT_BYTES;
         &self.block().addr.as_bytes()[start..(INODE_POINTERS - self.inline_xattrs) * SLOT_BYTES]
     }
 
-    /// The same, of this inode's block, to change it.
+    /// The same bytes in this inode's block, for a change.
     pub(crate) fn inline_content_mut<'a>(&self, block: &'a mut InodeBlock) -> &'a mut [u8] {
         let start = (self.extra + 1) * SLOT_BYTES;
         &mut block.addr.as_mut_bytes()[start..(INODE_POINTERS - self.inline_xattrs) * SLOT_BYTES]
     }
 
-    /// Slots at the end that hold no pointers.
+    /// Number of slots at the end that hold no pointers.
     pub(crate) fn inline_xattr_slots(&self) -> usize {
         self.inline_xattrs
     }
@@ -209,13 +211,13 @@ impl Inode {
         &self.block().addr.as_bytes()[(INODE_POINTERS - slots) * SLOT_BYTES..]
     }
 
-    /// The same, of this inode's block, to change them.
+    /// The same bytes in this inode's block, for a change.
     pub(crate) fn inline_xattr_bytes_mut<'a>(&self, block: &'a mut InodeBlock) -> &'a mut [u8] {
         let slots = if self.has(inline_flag::XATTR) { self.inline_xattrs } else { 0 };
         &mut block.addr.as_mut_bytes()[(INODE_POINTERS - slots) * SLOT_BYTES..]
     }
 
-    /// Refuses what this engine cannot make sense of.
+    /// Refuses inodes that this engine cannot read.
     ///
     /// # Errors
     /// [`Error::NotSupported`].
@@ -235,7 +237,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Refuses what the flags of an inode forbid, to root too. All calls that change something ask here (docs/f2fs.md lists them).
+    /// Refuses changes that the flags of an inode forbid, even for root. All changing calls check this
+    /// (docs/f2fs.md lists them).
     ///
     /// # Errors
     /// [`Error::NotPermitted`].
@@ -253,7 +256,7 @@ impl Inode {
         if refused { Err(Error::NotPermitted) } else { Ok(()) }
     }
 
-    /// What `stat` tells.
+    /// The attributes for `stat`.
     pub(crate) fn attr(&self) -> Attr {
         let block = self.block();
         let time = |secs: u64, nanos: u32| Time::from_parts(secs as i64, nanos.min(999_999_999));
@@ -269,7 +272,7 @@ impl Inode {
             gid: block.gid.get(),
             rdev: self.rdev(),
             size_bytes: self.size_bytes,
-            // The inode itself is counted on the media, and nowhere else.
+            // Only the media counts the inode itself as a block.
             blocks_512: block.blocks.get().saturating_sub(1).saturating_mul(8),
             atime: time(block.atime.get(), block.atime_ns.get()),
             mtime: time(block.mtime.get(), block.mtime_ns.get()),
@@ -278,7 +281,8 @@ impl Inode {
         }
     }
 
-    /// In the first slot the old form (8 bits each of major and minor), else in the second one the new form.
+    /// Device number: in the first slot in the old form (8 bits each of major and minor), otherwise in the
+    /// second in the new form.
     fn rdev(&self) -> u32 {
         if !matches!(self.kind, FileKind::CharDevice | FileKind::BlockDevice) {
             return 0;

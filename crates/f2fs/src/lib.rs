@@ -1,36 +1,37 @@
 //! The flash engine: F2FS, compatible on disk with Linux, in user space.
 //!
-//! It reads any image that mkfs.f2fs made and Linux wrote, as its last checkpoint has it and what was fsynced since, with
-//! inline data and entries, all levels of nodes, extended attributes and access lists; and it writes them: files and
-//! directories, six logs, cleaning, checkpoints, fsynced nodes that the next mount takes in. It refuses, file by file, what it has no
-//! key or method for (encryption, compression, directories that ignore case), and whole images with features that it does
-//! not know.
+//! It reads any image that mkfs.f2fs made and Linux wrote, in the state of its last checkpoint and the fsyncs
+//! since. It supports inline data and entries, all levels of nodes, extended attributes and access lists. It
+//! also writes images: files and directories, six logs, cleaning, checkpoints, and fsynced nodes, which the
+//! next mount recovers. It refuses single files for which it has no key or method (encryption, compression,
+//! directories that ignore case), and whole images with unknown features.
 //!
-//! From the ground up; a module names those above it in this table, never those below (`xtask/src/tidy/modules/table.rs` has the order):
+//! From the bottom up; a module uses only modules above it in this table (`xtask/src/tidy/modules/table.rs`
+//! has the order):
 //!
 //! | module | holds |
 //! |---|---|
 //! | `format` | the layouts of the media, nothing else |
-//! | `device`, `superblock` | the file or block device: whole blocks, flushes, discards; the superblock that counts |
-//! | `nat`, `node_log` | the place of each node on the device, and in the log in NVM |
-//! | `node`, `pages` | caches of nodes and of pages, those that are to be written among them; `node::block_map` leads from a page to its pointer |
+//! | `device`, `superblock` | the file or block device: whole blocks, flushes, discards; the valid superblock |
+//! | `nat`, `node_log` | the position of each node on the device, and in the log in NVM |
+//! | `node`, `pages` | caches of nodes and pages, including those to be written; `node::block_map` leads from a page to its pointer |
 //! | `inode` | an inode's fields, checked |
-//! | `segments`, `space` | live blocks, the six logs, free segments; what is in use, and what an fsync must know |
+//! | `segments`, `space` | live blocks, the six logs, free segments; counts of space in use, and the state that an fsync needs |
 //! | `image` | the open image, which consists of these |
 //! | `change` | a change and its reservation |
 //! | `data`, `dir`, `xattr` | bytes of files and their pointers; directories; extended attributes |
-//! | `allocation`, `gc` | inodes come and go; a segment is cleaned |
-//! | `checkpoint` | the checkpoint that counts; `checkpoint::commit` writes the next one, or an epoch of the log |
-//! | `mounted` | a mounted image: its locks and open files; `mounted::call_gate` lets calls in side by side, or a checkpoint alone |
-//! | `fsync`, `fs` | fsync without a checkpoint; the interface |
-//! | `recovery` | what was fsynced, or logged, is taken in when an image is opened |
+//! | `allocation`, `gc` | allocates and frees inodes; cleans segments |
+//! | `checkpoint` | reads the valid checkpoint; `checkpoint::commit` writes the next one, or an epoch of the log |
+//! | `mounted` | a mounted image: its locks and open files; `mounted::call_gate` admits calls together, or a checkpoint alone |
+//! | `fsync`, `fs` | fsync without a checkpoint; the `FileSystem` |
+//! | `recovery` | applies fsynced or logged nodes when an image is opened |
 //! | `volume` | opening, making and describing an image |
 //!
-//! Crash order nothing that the last checkpoint names is written over; the next one counts when its tail is durable, and all that it
-//!             names was before (`checkpoint/write.rs`, `segments.rs` G2, `nat.rs` T1).
+//! Crash order nothing that the last checkpoint names is overwritten. The next one counts when its tail is durable; everything that it
+//!             names is durable before (`checkpoint/write.rs`, `segments.rs` G2, `nat.rs` T1).
 //!
-//! Fault model: every byte of the device may be anything. What contradicts itself is an error that names the
-//! structure; nothing here panics, loops without end, or takes memory as a field says without a bound.
+//! Fault model: every byte of the device may be anything. An inconsistency is an error that names the
+//! structure. No function here panics, loops without end, or allocates memory by an unchecked field.
 #![forbid(unsafe_code)]
 
 mod allocation;

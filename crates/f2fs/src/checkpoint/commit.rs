@@ -1,9 +1,10 @@
-//! A checkpoint of the engine: everything that was changed goes to the device, and counts at once. With a node log it is a fold, and most
-//! of the time an epoch does: pages go to the device, nodes into the log, and no table is written.
+//! A checkpoint: all changes are written to the device and committed at once. With a node log this is a fold.
+//! Usually an epoch is enough then: pages are written to the device, nodes to the log, and no table is
+//! written.
 //!
-//! Either has the file system to itself (`F2fs::quiet`): every call waits meanwhile, as in Linux (`cp_rwsem`).
+//! Both run exclusively (`F2fs::quiet`): every call waits meanwhile, as in Linux (`cp_rwsem`).
 //!
-//! Source      F2FS paper (FAST '15) section 2.4; F2FS range-lock paper (SYSTOR '19) section 3.1, which says what this costs, and 3.3.
+//! Source      F2FS paper (FAST '15) section 2.4; F2FS range-lock paper (SYSTOR '19) section 3.1, which shows the cost of that, and 3.3.
 
 use super::Checkpoint;
 use super::write::{Contents, write};
@@ -20,7 +21,7 @@ use std::iter::once;
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
-/// The checkpoint that counts, and what the next one says besides.
+/// The valid checkpoint, and the orphan list of the next one.
 pub(crate) struct Ledger {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) orphans: BTreeSet<Nid>,
@@ -28,7 +29,7 @@ pub(crate) struct Ledger {
 }
 
 impl Media {
-    /// Writes a checkpoint. Nobody else is inside.
+    /// Writes a checkpoint. No call is inside.
     pub(crate) fn commit(&self, ledger: &mut Ledger, unmounts: bool) -> Result<()> {
         let space = self.space()?;
         self.device.check_size()?;
@@ -61,7 +62,7 @@ impl Media {
         };
         ledger.checkpoint = write(&self.device, &self.geometry, &ledger.checkpoint, contents)?;
         ledger.since = Instant::now();
-        // No call is inside that could take one of them meanwhile.
+        // No call is inside that could take one of these segments meanwhile.
         for (first, blocks) in space.checkpointed() {
             self.device.discard(first, blocks);
         }
@@ -72,7 +73,8 @@ impl Media {
         }
     }
 
-    /// Writes an epoch, if there is a log that has room for it; false: it is to be a checkpoint. Nobody else is inside.
+    /// Writes an epoch, if there is a log with room for it. Returns false if a checkpoint is needed. No call
+    /// is inside.
     pub(crate) fn close_epoch(&self) -> Result<bool> {
         let Some(log) = self.nodes.log.as_ref().filter(|log| !log.is_filling()) else { return Ok(false) };
         for nid in self.pages.inodes() {
@@ -83,7 +85,7 @@ impl Media {
         }
         let (changed, deleted) = (self.nodes.all_changed(), log.all_deleted());
         if changed.is_empty() && deleted.is_empty() {
-            // Numbers that came free meanwhile were given to nothing durable, or the log says that they are free.
+            // Numbers freed meanwhile were never durable, or the log records that they are free.
             self.nodes.nat.checkpointed();
             return Ok(true);
         }
@@ -106,7 +108,8 @@ impl Media {
         Ok(true)
     }
 
-    /// Puts what has changed of a file's nodes, and which of them are no more, into the log; false: it has no room.
+    /// Writes the changed nodes of a file to the log, and which of its nodes were freed. Returns false if the
+    /// log has no room.
     pub(crate) fn log_nodes_of(&self, log: &NodeLog, ino: Nid, named: bool) -> Result<bool> {
         let (nodes, deleted) = (self.nodes.changed_of(ino), log.deleted_of(ino));
         if nodes.is_empty() && deleted.is_empty() {
@@ -129,13 +132,13 @@ impl Media {
         Ok(true)
     }
 
-    /// Begins a group of the log; before the first one the image says that it has one.
+    /// Begins a group of the log. Before the first group, the image is marked as having a log.
     fn begin_group<'l>(&self, log: &'l NodeLog, members: usize, epoch: bool) -> Result<Group<'l>> {
         log.mark(&self.device)?;
         log.begin(members, epoch)
     }
 
-    /// Puts a changed node into the log; false: it has no room.
+    /// Writes a changed node to the log. Returns false if the log has no room.
     fn log_node(&self, group: &mut Group<'_>, nid: Nid, named: bool) -> Result<bool> {
         let gone = || Error::Corrupt(format!("node {} is to be logged, and is not changed", nid.0));
         let node = self.nodes.changed_node(nid).ok_or_else(gone)?;
@@ -144,14 +147,14 @@ impl Media {
         Ok(group.put(&Member { nid, ino: Nid(node.now.footer.ino.get()), version, named, content }))
     }
 
-    /// Writes a node into its log, with these marks of an fsync.
+    /// Writes a node to its log on the device, with these fsync marks.
     pub(crate) fn write_node(&self, node: &mut NodeBlock, version: u64, marks: u32) -> Result<()> {
         let nid = Nid(node.footer.nid.get());
         let segments = &self.space()?.segments;
         let run = segments.allocate(&self.device, log_of(node), once(of_node(nid)))?;
         node.footer.checkpoint_version.set(version);
         node.footer.next.set(run.behind.0);
-        // What an earlier fsync marked counts as anything else now.
+        // An earlier fsync's mark must not count any more.
         let others = node.footer.flag.get() & !(node_flag::FSYNC | node_flag::DENTRY);
         node.footer.flag.set(others | marks);
         self.nodes.seal(node);
@@ -161,7 +164,7 @@ impl Media {
     }
 }
 
-/// Where a node goes: those of directories change soonest, those of node numbers last.
+/// The log for a node: nodes of directories change soonest, nodes of node numbers last.
 fn log_of(node: &NodeBlock) -> Log {
     let footer = &node.footer;
     match footer.flag.get() & node_flag::COLD == 0 {

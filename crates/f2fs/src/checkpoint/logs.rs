@@ -1,8 +1,8 @@
-//! What a writer needs beyond what a reader does: which copies of the SIT count, its journal, and whose the blocks of the open
-//! segments are.
+//! State that only a writer needs: which copies of SIT blocks are valid, the SIT's journal, and the owners of
+//! blocks in open segments.
 //!
-//! Summaries of data are in the pack, one block a log or compacted; those of nodes only if it was written by an unmount, and otherwise
-//! in the footers of the nodes themselves.
+//! The pack has summaries of data, one block for each log or compacted. It has summaries of nodes only if an
+//! unmount wrote it; otherwise they are in the footers of the nodes themselves.
 
 use super::Checkpoint;
 use crate::device::Device;
@@ -19,11 +19,11 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 const LOGS_OF_A_KIND: usize = 3;
 /// Bytes of a block that compacted summaries use.
 const COMPACT_BYTES: usize = 4091;
-/// `alloc_type` of a log that writes into the gaps of a segment.
+/// `alloc_type` of a log that fills gaps of a segment.
 const INTO_GAPS: u8 = 1;
 
 impl Checkpoint {
-    /// Reads it.
+    /// Reads the state.
     pub(crate) fn logs(&self, device: &Device, geometry: &Geometry) -> Result<Logs, String> {
         let sit_bitmap = self.sit_bitmap.clone();
         let head = &self.head;
@@ -49,7 +49,7 @@ impl Checkpoint {
         device.block(self.start.plus(index)).map_err(|error| error.to_string())
     }
 
-    /// Blocks of the pack from `index` on, one a log.
+    /// Blocks of the pack from `index` on, one for each log.
     fn summaries_at(&self, device: &Device, index: u32) -> Result<Vec<Box<SummaryBlock>>, String> {
         let block = |n| self.pack_block(device, index.saturating_add(n));
         (0..LOGS_OF_A_KIND as u32).map(|n| block(n).map(|block| summary_of(&block))).collect()
@@ -72,7 +72,8 @@ impl Checkpoint {
         Ok((logs, changes))
     }
 
-    /// Seven bytes an entry, one log after the other, never across the end of a block.
+    /// Compacted summaries: seven bytes an entry, one log after the other; no entry crosses the end of a
+    /// block.
     fn compacted(&self, device: &Device, start: u32) -> Result<Vec<Box<SummaryBlock>>, String> {
         let (mut index, mut block, mut at) = (start, self.pack_block(device, start)?, 2 * JOURNAL_BYTES);
         let mut logs = Vec::new();
@@ -98,7 +99,7 @@ impl Checkpoint {
 
     fn node_summaries(&self, device: &Device, geometry: &Geometry) -> Result<Vec<Box<SummaryBlock>>, String> {
         if self.has(checkpoint_flag::UNMOUNTED | checkpoint_flag::FASTBOOT) {
-            // They stand before the tail.
+            // They are stored before the tail.
             return self
                 .summaries_at(device, self.head.pack_blocks.get().saturating_sub(1 + LOGS_OF_A_KIND as u32));
         }
@@ -107,7 +108,8 @@ impl Checkpoint {
             let segment = self.head.node_segment[log].get();
             let mut summary = Box::new(SummaryBlock::new_zeroed());
             summary.kind = SUMMARY_OF_NODES;
-            // All of them: a log that filled gaps has live blocks anywhere. What is not live may say what it likes.
+            // All of them are read: a log that filled gaps has live blocks anywhere. Entries of dead blocks
+            // do not matter.
             let mut blocks = vec![0; BLOCK_BYTES * SEGMENT_BLOCKS as usize];
             let first = geometry.main.plus(segment.saturating_mul(SEGMENT_BLOCKS));
             device.read(first, 0, &mut blocks).map_err(|error| error.to_string())?;

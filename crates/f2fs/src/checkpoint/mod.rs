@@ -1,11 +1,11 @@
-//! The checkpoint that counts: the newer of the two packs that are whole.
+//! The valid checkpoint: the newer of the two packs that are whole.
 //!
-//! Invariants  C1  head and tail of a pack have right checksums and the same version, or the pack does not count.
-//!             C2  the version bitmaps have a bit for every block of SIT and NAT. They stand in the head, and where it has no room for both
-//!                 in the payload behind it (`bitmaps_at`).
-//!             C3  a new checkpoint has a version that no block has which the other pack may have kept: a new head never goes with an
-//!                 old tail.
-//!             C4  its counts are none that the main area cannot have; journals and orphan blocks name nodes of the table.
+//! Invariants  C1  a pack counts only if its head and tail have correct checksums and the same version.
+//!             C2  the version bitmaps have a bit for every block of SIT and NAT. They are in the head; if it has no room for both,
+//!                 one is in the payload behind it (`bitmaps_at`).
+//!             C3  the version of a new checkpoint differs from that of every block that the other pack may have kept: a new head never
+//!                 matches an old tail.
+//!             C4  its counts are possible for the main area; journals and orphan blocks name only nodes of the table.
 //! Source      Linux `Documentation/filesystems/f2fs.rst`, "Checkpoint".
 
 pub(crate) mod commit;
@@ -28,31 +28,32 @@ use heddle_vfs::Error;
 use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Where the bitmaps begin in the head.
+/// Offset of the bitmaps in the head.
 const BITMAPS_OFFSET_BYTES: usize = size_of::<CheckpointHead>();
-/// Where a checksum may be at the latest.
+/// Largest possible offset of a checksum.
 const CHECKSUM_OFFSET_MAX: usize = BLOCK_BYTES - 4;
 
 /// A checkpoint.
 pub(crate) struct Checkpoint {
     pub(crate) head: CheckpointHead,
-    /// Its own checksum: nodes written after it carry it.
+    /// Its own checksum, which nodes written after it carry.
     pub(crate) crc: u32,
-    /// Its pack.
+    /// First block of its pack.
     start: BlockAddr,
-    /// How much larger the next one's version is (C3): of a pack that is not whole head or tail may be of the version behind this one.
+    /// The increment of the next one's version (C3): in a pack that is not whole, head or tail may have the
+    /// version after this one.
     step: u64,
-    /// Which copy of a block of the SIT counts.
+    /// Which copy of each block of the SIT is valid.
     sit_bitmap: Vec<u8>,
-    /// Which copy of a block of the NAT counts.
+    /// Which copy of each block of the NAT is valid.
     pub(crate) nat_bitmap: Vec<u8>,
-    /// Changes of the NAT that are not in it yet.
+    /// Changes of the NAT that are not in the table yet.
     pub(crate) nat_changes: Vec<(Nid, NatEntry)>,
     /// Inodes without a name that were open.
     pub(crate) orphans: Vec<Nid>,
 }
 
-/// A pack that is whole.
+/// A whole pack.
 struct Pack {
     start: BlockAddr,
     head: CheckpointHead,
@@ -61,23 +62,23 @@ struct Pack {
 }
 
 impl Checkpoint {
-    /// What nodes that are written after it carry: version, and its checksum if it says so.
+    /// The version field of nodes written after it: its version, and its checksum if the checkpoint says so.
     pub(crate) fn node_version(&self) -> u64 {
         let crc = if self.has(checkpoint_flag::CRC_RECOVERY) { u64::from(self.crc) << 32 } else { 0 };
         self.head.version.get() | crc
     }
 
-    /// Which one it is.
+    /// Its identity.
     pub(crate) fn identity(&self) -> Base {
         Base { version: self.head.version.get(), crc: self.crc }
     }
 
-    /// What the first checkpoint of an image follows: none, with this head.
+    /// The state that an image's first checkpoint follows: no checkpoint, with this head.
     pub(crate) fn before_the_first(geometry: &Geometry, head: CheckpointHead) -> Checkpoint {
         Checkpoint {
             head,
             crc: 0,
-            // So that it goes into the first pack.
+            // Chosen so that the first checkpoint is written to the first pack.
             start: geometry.checkpoint.plus(SEGMENT_BLOCKS),
             step: 1,
             sit_bitmap: Vec::new(),
@@ -87,12 +88,13 @@ impl Checkpoint {
         }
     }
 
-    /// Has it this flag?
+    /// Returns true if it has this flag.
     pub(crate) fn has(&self, flag: u32) -> bool {
         self.head.flags.get() & flag != 0
     }
 
-    /// Takes flags from it, on the device: from its tail, then from its head, which are whole and of one version at each instant.
+    /// Clears flags of it on the device, first in its tail, then in its head. At each instant both are whole
+    /// and of one version.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Corrupt`].
@@ -109,7 +111,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Reads the one that counts.
+    /// Reads the valid checkpoint.
     pub(crate) fn read(device: &Device, geometry: &Geometry) -> Result<Checkpoint, OpenError> {
         let damaged = |what: String| OpenError::Damaged { image: device.path().into(), what };
         let starts = [geometry.checkpoint, geometry.checkpoint.plus(SEGMENT_BLOCKS)];
@@ -117,7 +119,7 @@ impl Checkpoint {
         let step = if packs.iter().all(Result::is_ok) { 1 } else { 2 };
         let newest = match packs {
             [Ok(first), Ok(second)] => {
-                // Versions count round. f2fs-tools leave two packs of one version, of which they take the first.
+                // Versions wrap around. f2fs-tools leave two packs of one version, and use the first.
                 let ahead = second.head.version.get().wrapping_sub(first.head.version.get()) as i64;
                 if ahead > 0 { second } else { first }
             }
@@ -145,7 +147,7 @@ fn pack(device: &Device, start: BlockAddr) -> Result<Pack, String> {
     Ok(Pack { start, head, crc, block })
 }
 
-/// A head or a tail, checked by itself.
+/// Checks a head or a tail by itself.
 fn half(device: &Device, addr: BlockAddr) -> Result<(Box<Block>, CheckpointHead, u32), String> {
     let block = device.block(addr).map_err(|error| error.to_string())?;
     let (head, _) = CheckpointHead::read_from_prefix(&block[..]).map_err(|error| error.to_string())?;
@@ -160,13 +162,13 @@ fn half(device: &Device, addr: BlockAddr) -> Result<(Box<Block>, CheckpointHead,
     Ok((block, head, crc))
 }
 
-/// Checksum of a head or tail, which stands at this byte.
+/// Checksum of a head or tail; it is stored at this offset.
 fn crc_of(block: &Block, at: usize) -> u32 {
     let before = checksum(SEED, &block[..at]);
     if at < CHECKSUM_OFFSET_MAX { checksum(before, &block[at + 4..]) } else { before }
 }
 
-/// Puts it there.
+/// Stores the checksum.
 fn seal(block: &mut Block, at: usize) -> u32 {
     let crc = crc_of(block, at);
     block[at..at + 4].copy_from_slice(&crc.to_le_bytes());
@@ -177,13 +179,13 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     bytes[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word))
 }
 
-/// Where the bitmaps of SIT and NAT, of so many bytes, stand in the head and the blocks of the payload, taken as one piece; `None` if they
-/// do not fit.
+/// Positions of the bitmaps of SIT and NAT, of these sizes, in the head and the payload blocks taken as one
+/// piece; `None` if they do not fit.
 fn bitmaps_at(head: &CheckpointHead, payload: u32, [sit, nat]: [usize; 2]) -> Option<[Range<usize>; 2]> {
     let (first, end) = (BITMAPS_OFFSET_BYTES, (1 + payload as usize) * BLOCK_BYTES);
     let is_large = head.flags.get() & checkpoint_flag::LARGE_NAT_BITMAP != 0;
     let (sit_start, nat_start, end) = match (is_large, payload) {
-        // The checksum stands before them, and the SIT's behind the NAT's.
+        // The checksum is before them, and the SIT's bitmap behind the NAT's.
         (true, _) => (first + 4 + nat, first + 4, end),
         (false, 0) => (first, first + sit, CHECKSUM_OFFSET_MAX),
         (false, _) if first + nat > CHECKSUM_OFFSET_MAX => return None,
@@ -207,7 +209,7 @@ impl Pack {
         self.head.flags.get() & flag != 0
     }
 
-    /// C4.
+    /// Checks C4.
     fn check_counts(&self, geometry: &Geometry) -> Result<(), String> {
         let head = &self.head;
         let main = u64::from(geometry.main_segments) * u64::from(SEGMENT_BLOCKS);
@@ -221,7 +223,7 @@ impl Pack {
         Ok(())
     }
 
-    /// C2. Those of SIT and NAT.
+    /// The bitmaps of SIT and NAT (C2).
     fn bitmaps(&self, device: &Device, geometry: &Geometry) -> Result<[Vec<u8>; 2], String> {
         let of_blocks = |segments: u32| (segments / 2 * SEGMENT_BLOCKS / 8) as usize;
         let (sit, nat) = (of_blocks(geometry.sit_segments), of_blocks(geometry.nat_segments));
@@ -252,7 +254,8 @@ impl Pack {
         device.block(self.start.plus(index)).map_err(|error| error.to_string())
     }
 
-    /// From the summary of the hot data log, or the beginning of compacted ones.
+    /// The changes in the NAT's journal: in the summary of the hot data log, or at the start of compacted
+    /// ones.
     fn nat_changes(&self, device: &Device, geometry: &Geometry) -> Result<Vec<(Nid, NatEntry)>, String> {
         let block = self.block(device, self.head.summaries_start.get())?;
         let at = match self.has(checkpoint_flag::COMPACT_SUMMARIES) {
@@ -268,7 +271,7 @@ impl Pack {
         let changes = journal.changes[..count].iter().map(|change| (Nid(change.nid.get()), change.entry));
         changes
             .map(|(nid, entry)| match nid.0 {
-                // A checkpoint writes the entry at its place in the table.
+                // A checkpoint will write the entry to its place in the table.
                 number if number == 0 || number >= geometry.nids() => {
                     Err(format!("its journal has a change of node {number} of {}", geometry.nids()))
                 }

@@ -1,9 +1,9 @@
-//! A checkpoint is written: into the pack that does not count, its tail last.
+//! Writes a checkpoint into the invalid pack, its tail last.
 //!
-//! Crash order everything that it names is durable before its tail is written: nodes, data, NAT, SIT, summaries, and the pack's own other
-//!             blocks. One flush does for all of it: until the tail is durable, head and tail of this pack have different versions (C3),
-//!             and the other pack counts, which names nothing that was written over (G2 of `segments`, and the copies of NAT and SIT
-//!             that do not count). So it does not matter whether the head is durable before what it names.
+//! Crash order everything that the checkpoint names is durable before its tail is written: nodes, data, NAT, SIT, summaries, and the
+//!             pack's other blocks. One flush is enough for all of it. Until the tail is durable, head and tail of this pack have
+//!             different versions (C3), and the other pack counts. Nothing that the other pack names was overwritten (G2 of `segments`,
+//!             and the invalid copies of NAT and SIT). So the head may become durable before the blocks that it names.
 
 use super::{Checkpoint, bitmaps_at, seal};
 use crate::device::Device;
@@ -19,7 +19,7 @@ use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// What is new in a checkpoint.
+/// The contents of a new checkpoint.
 pub(crate) struct Contents<'a> {
     pub(crate) counts: Counts,
     pub(crate) positions: &'a [Position],
@@ -30,10 +30,10 @@ pub(crate) struct Contents<'a> {
     pub(crate) nat_bitmap: &'a [u8],
     /// Inodes without a name that are open.
     pub(crate) orphans: &'a [Nid],
-    /// Nothing follows: the summaries of nodes are in it too.
+    /// True at an unmount: the checkpoint includes the summaries of nodes.
     pub(crate) unmounts: bool,
     pub(crate) elapsed_secs: u64,
-    /// Told which checkpoint it is, before it counts.
+    /// Called with the identity of the checkpoint before it is valid.
     pub(crate) announce: &'a dyn Fn(Base) -> Result<()>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn write(
     })
 }
 
-/// Inodes without a name that a pack has room for, beside its head and tail, its payload and the summaries.
+/// Most inodes without a name for which a pack has room, beside head, tail, payload and summaries.
 pub(crate) fn orphans_max(geometry: &Geometry) -> usize {
     let others = 2 + LOGS + geometry.checkpoint_payload as usize;
     (SEGMENT_BLOCKS as usize).saturating_sub(others) * ORPHANS_PER_BLOCK
@@ -106,12 +106,13 @@ fn orphan_blocks(orphans: &[Nid]) -> Vec<Box<Block>> {
     all
 }
 
-/// Those of data always, those of nodes at an unmount: else their footers say it.
+/// The summaries of data always; those of nodes only at an unmount, since their footers have the same
+/// contents.
 fn summaries(new: &mut Contents<'_>) -> Vec<Box<Block>> {
     let count = if new.unmounts { LOGS } else { DATA_LOGS };
     let mut all = Vec::new();
     for (log, summary) in LOGS_IN_ORDER.into_iter().zip(new.summaries.iter_mut()).take(count) {
-        // Journals are empty: what changed is in the tables.
+        // Journals are empty: all changes are in the tables.
         summary.journal.fill(0);
         summary.kind = kind_of_summary(log);
         all.push(padded(summary.as_bytes()));
@@ -144,7 +145,7 @@ fn fill(head: &mut crate::format::CheckpointHead, new: &Contents<'_>) {
     );
 }
 
-/// The head, which is the tail too, and the payload behind it; and their checksum, which is that of the head.
+/// The head, which is also the tail, the payload behind it, and the checksum of the head.
 fn sealed(
     head: &crate::format::CheckpointHead,
     geometry: &Geometry,

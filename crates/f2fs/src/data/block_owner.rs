@@ -1,9 +1,9 @@
-//! Whose a block of data is: asked before it becomes free. A pointer of a damaged image may lead to a block of another file, which would
-//! be written over when its segment is used again.
+//! The owner of a data block, checked before the block is freed. In a damaged image a pointer may lead to a
+//! block of another file. That file's data would be overwritten when the segment is used again.
 //!
-//! The summary of the block's segment says which pointer leads to it. If that is the pointer that goes, the block is free. If it is another
-//! one, and that does lead there, the block stays. Summaries that say neither are of an earlier life of the block, or damaged, and nobody
-//! is known to need it.
+//! The summary of the block's segment says which pointer leads to it. If that is the pointer being cleared,
+//! the block is freed. If it is another one, and that pointer does lead there, the block stays in use.
+//! Otherwise the summary is old or damaged, and no pointer is known to use the block: it is freed.
 
 use crate::format::{NodeBlock, SummaryEntry};
 use crate::ids::{BlockAddr, Nid};
@@ -14,16 +14,16 @@ use crate::planted::{Breach, breaks_at_times};
 use heddle_vfs::Result;
 use std::sync::Arc;
 
-/// A pointer to a block of data, where a summary says it is.
+/// The pointer to a data block that its summary names.
 pub(crate) struct Lead {
     pub(crate) node: Arc<NodeBlock>,
-    /// In the node's block, in words from its first pointer.
+    /// Offset in the node's block, in words from its first pointer.
     pub(crate) at: usize,
 }
 
 impl Media {
-    /// The pointer `index` of this node leads to this block no more: the block is free, unless it is no block, free already, or another
-    /// pointer's.
+    /// Called when pointer `index` of this node does not lead to this block any more. Frees the block, unless
+    /// it is not a block, is free already, or belongs to another pointer.
     pub(crate) fn release_data(&self, addr: BlockAddr, holder: Nid, index: usize) -> Result<()> {
         let segments = &self.space()?.segments;
         if !self.geometry.in_main(addr) || !segments.is_live(addr) || breaks_at_times(Breach::BlocksLost) {
@@ -37,7 +37,8 @@ impl Media {
         Ok(())
     }
 
-    /// Returns true if the owner that the summary names leads to the block. False if that cannot be read: a reader finds the same error.
+    /// Returns true if the owner that the summary names leads to the block. Returns false if the owner cannot
+    /// be read: readers of it meet the same error.
     fn is_anothers(&self, is_node: bool, addr: BlockAddr, entry: SummaryEntry) -> bool {
         if is_node {
             let found = self.nodes.nat.find(&self.device, Nid(entry.nid.get()));

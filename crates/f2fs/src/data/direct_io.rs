@@ -1,7 +1,8 @@
 //! Chooses between the page cache and direct I/O for each write.
 //!
-//! A write of whole pages to a file that was opened for direct I/O is on the device when the call returns, and no copy stays in memory.
-//! Other writes change pages in memory, which reach the device later. Either way the dirty pages were counted before (`call_gate`, K3).
+//! A write of whole pages to a file that was opened for direct I/O is on the device when the call returns,
+//! and no copy stays in memory. Other writes change pages in memory, which are written to the device later.
+//! In both cases the dirty pages were counted before (`call_gate`, K3).
 
 use crate::format::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
@@ -16,7 +17,7 @@ pub(crate) enum WritePath {
 }
 
 impl WritePath {
-    /// Of a write into a file that was opened so.
+    /// The path for a write. `direct`: the file was opened for direct I/O.
     pub(crate) fn of(direct: bool, offset: u64, len_bytes: usize) -> WritePath {
         if direct && aligned(offset, len_bytes as u64).is_ok() {
             WritePath::Direct
@@ -26,7 +27,7 @@ impl WritePath {
     }
 }
 
-/// Refuses a range that is not of whole pages.
+/// Refuses a range that does not consist of whole pages.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`].

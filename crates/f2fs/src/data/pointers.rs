@@ -1,13 +1,14 @@
-//! Pointers of files, changed: pages get a place, and lose it.
+//! Changes of files' pointers: pages get a block address, and lose it.
 //!
-//! A page that is written gets its pointer at once, to no block yet ([`BlockAddr::NEW`]): space that a write has is not refused
-//! later. It gets its block when it goes to the device.
+//! A page that is written gets its pointer at once, without a block yet ([`BlockAddr::NEW`]). So a write that
+//! has got its space is not refused later. The page gets its block when it is written to the device.
 //!
-//! Invariants  P1  a pointer to a block, and a reserved one, count as a block in the inode and in all; so does each node.
-//!             P2  the extent hint is empty as soon as a pointer changes: it need not be there, but must be right.
+//! Invariants  P1  a pointer to a block, a reserved pointer, and a node each count as one block, in the inode and in the total.
+//!             P2  the extent hint is emptied as soon as a pointer changes: it is optional, but must be correct.
 //!
-//! Everything here is called with the inode's lock held for writing, or with no other call inside. What takes space, or gives it back, is
-//! a [`Change`]'s; what only puts pages onto the device needs none.
+//! All functions here are called with the inode's lock held for writing, or while no call is inside.
+//! Functions that take or free space belong to [`Change`]; functions that only write pages to the device need
+//! no reservation.
 
 use crate::change::{Change, Lacking, Need};
 use crate::format::{BLOCK_BYTES, NODE_POINTERS, NodeBlock, SummaryEntry, node_flag};
@@ -25,25 +26,26 @@ use std::sync::Arc;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};
 
-/// Pages in memory at which a writer puts those of its file onto the device.
+/// Number of pages in memory at which a writer writes those of its file to the device.
 pub(crate) const PAGES_MANY: usize = 1 << 14;
 
-/// Pages that are written in one piece, if they come to lie together: 512 KiB.
+/// Pages written in one request, if their blocks are contiguous: 512 KiB.
 const PIECE_PAGES: usize = 128;
 
-/// A pointer of a file.
+/// The position of a pointer of a file.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// The inode or a direct node.
+    /// The node that holds it: the inode or a direct node.
     holder: Nid,
-    /// Among the holder's pointers.
+    /// Index among the holder's pointers.
     index: usize,
-    /// In the holder's block, in words from its first pointer.
+    /// Offset in the holder's block, in words from its first pointer.
     at: usize,
     addr: BlockAddr,
 }
 
-/// Places of nodes in their file: the inode is 0, then come direct and indirect ones with what hangs on them.
+/// The place of a node in its file: the inode is 0, then come direct and indirect nodes, each followed by
+/// those under it.
 fn place_of(route: &Route, level: usize) -> u32 {
     let all = NODE_POINTERS as u32;
     let root = match route.root {
@@ -63,7 +65,7 @@ fn place_of(route: &Route, level: usize) -> u32 {
 }
 
 impl Media {
-    /// P1. What an inode says may be anything.
+    /// Changes the inode's count of blocks (P1). The count in a damaged inode may be anything.
     pub(crate) fn count_blocks(&self, nid: Nid, change: i64) -> Result<()> {
         self.change_inode(nid, |block| block.blocks.set(block.blocks.get().saturating_add_signed(change)))
     }
@@ -99,19 +101,19 @@ impl Media {
         Ok(Slot { holder: nid, index: slot, at: slot, addr })
     }
 
-    /// What it takes that all pages of a range have their pointers.
+    /// What it takes to give all pages of a range their pointers.
     pub(crate) fn need_of_pages(&self, inode: &Inode, pages: Range<u64>) -> Result<Need> {
         let mut lacking = Lacking::default();
         self.add_lacking(inode, pages, &mut lacking)?;
         Ok(lacking.need())
     }
 
-    /// Pages of a range that have no pointer, and the nodes that they lack.
+    /// Adds the pages of a range without a pointer, and their missing nodes.
     pub(crate) fn add_lacking(&self, inode: &Inode, pages: Range<u64>, lacking: &mut Lacking) -> Result<()> {
         let mut at = pages.start;
         while at < pages.end {
             let route = route(PageNo(at), inode.pointers()).ok_or(Error::FileTooBig)?;
-            // Those that the same node points at.
+            // The pages to which the same node points.
             let all = if route.root.is_none() { inode.pointers() } else { NODE_POINTERS };
             let here = ((all - route.slot) as u64).min(pages.end - at);
             lacking.pages += match self.pointers_at(inode, &route)? {
@@ -140,11 +142,11 @@ impl Media {
         Ok(())
     }
 
-    /// The pointers of a node, from that of a page on; `None`: the node is not there.
+    /// The pointers of a node, from that of a page on; `None`: the node does not exist.
     fn pointers_at(&self, inode: &Inode, route: &Route) -> Result<Option<Vec<U32>>> {
         let Some(root) = route.root else {
             let own = &inode.block().addr[inode.first_pointer()..][..inode.pointers()];
-            // Of what stands inline no slot is a pointer yet.
+            // With inline content, no slot is a pointer yet.
             let is_pointer = inode.has_pointers();
             let pointer = |slot: &U32| if is_pointer { *slot } else { U32::ZERO };
             return Ok(Some(own[route.slot..].iter().map(pointer).collect()));
@@ -175,7 +177,7 @@ impl Media {
         })
     }
 
-    /// P2.
+    /// Empties the extent hint (P2).
     pub(crate) fn forget_hint(&self, inode: &Inode) -> Result<()> {
         if inode.block().extent.pages.get() == 0 {
             return Ok(());
@@ -183,7 +185,7 @@ impl Media {
         self.change_inode(inode.nid, |block| block.extent = FromZeros::new_zeroed())
     }
 
-    /// Writers that have filled much memory put their file onto the device.
+    /// A writer writes its file's pages to the device when many pages are in memory.
     pub(crate) fn relieve(&self, nid: Nid) -> Result<()> {
         if self.pages.count() >= PAGES_MANY && self.write_pages(nid)? {
             self.space()?.since.spilled(nid);
@@ -191,7 +193,7 @@ impl Media {
         Ok(())
     }
 
-    /// Writes the pages of an inode to the device; true: there were some.
+    /// Writes the pages of an inode to the device. Returns true if there were any.
     pub(crate) fn write_pages(&self, nid: Nid) -> Result<bool> {
         let pages = self.pages.of(nid);
         for piece in pages.chunks(PIECE_PAGES) {
@@ -205,8 +207,8 @@ impl Media {
         Ok(!pages.is_empty())
     }
 
-    /// The bytes of pages that have their pointers go to new blocks of the device: in one piece, wherever they are in the file, unless it
-    /// crosses the end of a segment.
+    /// Writes the bytes of pages that have their pointers to new blocks of the device: in one request, for
+    /// any pages of the file, unless it crosses the end of a segment.
     pub(crate) fn place_pages(&self, nid: Nid, mut pages: &[PageNo], mut bytes: &[u8]) -> Result<()> {
         let segments = &self.space()?.segments;
         while !pages.is_empty() {
@@ -238,7 +240,7 @@ impl Media {
         Ok(SummaryEntry { nid: U32::new(slot.holder.0), version, slot: U16::new(slot.index as u16) })
     }
 
-    /// The pointer of this inode's leads to a block; the one before is free. The hint is empty already (P2).
+    /// Sets a pointer of this inode to a block, and frees the old block. The hint is empty already (P2).
     fn lead(&self, nid: Nid, slot: &Slot, addr: BlockAddr) -> Result<()> {
         self.set_pointer(slot.holder, slot.at, addr.0, slot.holder == nid)?;
         if slot.addr.is_block() { self.release_data(slot.addr, slot.holder, slot.index) } else { Ok(()) }
@@ -246,7 +248,7 @@ impl Media {
 }
 
 impl Change<'_> {
-    /// A node of an inode, without anything in it.
+    /// Adds an empty node to an inode.
     pub(crate) fn new_node(&self, inode: &Inode, place: u32) -> Result<Nid> {
         let nid = self.take_node(Some(inode.nid))?;
         let mut node = NodeBlock::new_zeroed();
@@ -258,7 +260,7 @@ impl Change<'_> {
         Ok(nid)
     }
 
-    /// A node, and its number, are free.
+    /// Frees a node and its number.
     pub(crate) fn free_node(&self, nid: Nid, is_inode: bool) -> Result<()> {
         let entry = self.nodes.nat.free(&self.device, nid)?;
         self.nodes.forget(nid);
@@ -271,7 +273,7 @@ impl Change<'_> {
         self.space()?.segments.release_node(old)
     }
 
-    /// The pointer of a page, with all nodes that lead to it.
+    /// The pointer of a page; all nodes that lead to it are made if they do not exist.
     fn make_slot(&self, inode: &Inode, page: PageNo) -> Result<Slot> {
         let route = route(page, inode.pointers()).ok_or(Error::FileTooBig)?;
         let Some(root) = route.root else { return self.slot(inode, page) };
@@ -292,7 +294,8 @@ impl Change<'_> {
         self.slot_in(inode, nid, route.slot)
     }
 
-    /// Makes sure that the page has a pointer; true: it had none. The inode may be another one afterwards: it is to be read again.
+    /// Ensures that the page has a pointer. Returns true if it had none. The inode may have changed
+    /// afterwards, so the caller reads it again.
     pub(crate) fn reserve(&self, nid: Nid, page: PageNo) -> Result<(BlockAddr, bool)> {
         let inode = self.inode(nid)?;
         let slot = self.make_slot(&inode, page)?;
@@ -306,7 +309,7 @@ impl Change<'_> {
         Ok((BlockAddr::NEW, true))
     }
 
-    /// A page is where a node that was fsynced says it is: its block becomes live.
+    /// Maps a page to the block that an fsynced node names: the block becomes live.
     pub(crate) fn adopt_page(&self, nid: Nid, page: PageNo, addr: BlockAddr) -> Result<()> {
         self.reserve(nid, page)?;
         let inode = self.inode(nid)?;
@@ -318,7 +321,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Takes pages from `first` on away, with the nodes that lead to them alone.
+    /// Removes all pages from `first` on, with the nodes that lead only to them.
     pub(crate) fn cut_pages(&self, nid: Nid, first: PageNo) -> Result<()> {
         self.pages.drop_range(nid, first..PageNo(u64::MAX));
         let inode = self.inode(nid)?;
@@ -354,7 +357,8 @@ impl Change<'_> {
         })
     }
 
-    /// Cuts what a node leads to from page `from` of its own on; whether it went itself, and the blocks that were freed, it included.
+    /// Removes all pages of a node from page `from` of it on. Returns whether the node itself was freed, and
+    /// the number of freed blocks, including it.
     fn cut_node(&self, inode: &Inode, nid: Nid, depth: u32, from: u64) -> Result<(bool, u64)> {
         let ino = inode.nid;
         let node = self.nodes.get(&self.device, &self.geometry, nid, ino)?;
@@ -387,7 +391,8 @@ impl Change<'_> {
         Ok((false, freed))
     }
 
-    /// Empties a pointer; 1 if it had a block or the promise of one. `marks_count`: so has the mark of a compressed cluster.
+    /// Empties a pointer. Returns 1 if it counted as a block: it had one, or had reserved one, or, with
+    /// `marks_count`, marks a compressed cluster.
     fn drop_block(&self, pointer: &mut U32, (holder, index): (Nid, usize), marks_count: bool) -> Result<u64> {
         let addr = BlockAddr(pointer.get());
         if addr == BlockAddr::NULL {
@@ -404,7 +409,7 @@ impl Change<'_> {
         Ok(1)
     }
 
-    /// Pages that have their pointers read as zeros, and keep their space: each has the promise of a block.
+    /// Makes pages that have their pointers read as zeros. They keep their space: each has a reserved block.
     pub(crate) fn zero_pages(&self, nid: Nid, from: PageNo, to: PageNo) -> Result<()> {
         self.pages.drop_range(nid, from..to);
         self.forget_hint(&self.inode(nid)?)?;
@@ -417,7 +422,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Makes holes of pages, the nodes kept.
+    /// Turns pages into holes, and keeps the nodes.
     pub(crate) fn punch_pages(&self, nid: Nid, from: PageNo, to: PageNo) -> Result<()> {
         self.pages.drop_range(nid, from..to);
         self.forget_hint(&self.inode(nid)?)?;
@@ -441,7 +446,7 @@ impl Change<'_> {
     }
 }
 
-/// Pages under a pointer of a node of this depth.
+/// Number of pages under a pointer of a node of this depth.
 pub(crate) fn span(depth: u32) -> u64 {
     (NODE_POINTERS as u64).pow(depth)
 }

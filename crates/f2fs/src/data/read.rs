@@ -1,4 +1,4 @@
-//! The bytes of a file: inline, or page by page. What has no block reads as zeros.
+//! Reads the bytes of a file: inline, or page by page. Pages without a block read as zeros.
 
 use crate::format::{BLOCK_BYTES, Block, inline_flag};
 use crate::ids::PageNo;
@@ -8,11 +8,11 @@ use crate::planted::{Breach, breaks};
 use heddle_vfs::{Error, Result, SeekTarget};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
-/// What is read in larger pieces is not kept.
+/// A larger read is not cached.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
 impl Media {
-    /// Reads at `offset`; short only at the end of the file.
+    /// Reads at `offset`. A read is short only at the end of the file.
     pub(crate) fn read(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
         inode.readable()?;
         let len = inode.size_bytes.saturating_sub(offset).min(buf.len() as u64) as usize;
@@ -43,7 +43,7 @@ impl Media {
         Ok(())
     }
 
-    /// Reads from the device what lies together there, up to the next page that was changed; how many bytes.
+    /// Reads contiguous blocks from the device, up to the next changed page. Returns the number of bytes.
     fn read_run(&self, inode: &Inode, page: PageNo, skip: u64, buf: &mut [u8]) -> Result<usize> {
         let run = self.run(inode, page)?;
         let changed = self.pages.next_of(inode.nid, page).map_or(u64::MAX, |next| next.0 - page.0);
@@ -51,7 +51,7 @@ impl Media {
         let len = bytes.min(buf.len() as u64) as usize;
         match run.addr.is_block() {
             false => buf[..len].fill(0),
-            // A long read is seldom repeated soon.
+            // A long read is rarely repeated soon.
             true if len > KEPT_BYTES_MAX => self.device.read(run.addr, skip as usize, &mut buf[..len])?,
             true => {
                 let skip = skip as usize;
@@ -66,7 +66,7 @@ impl Media {
         Ok(len)
     }
 
-    /// Next data or hole at or after `offset`. A page that was only reserved counts as a hole.
+    /// Next data or hole at or after `offset`. A page that is only reserved counts as a hole.
     pub(crate) fn seek(&self, inode: &Inode, target: SeekTarget, offset: u64) -> Result<u64> {
         let size = inode.size_bytes;
         if offset >= size {
@@ -80,7 +80,7 @@ impl Media {
             let page = PageNo(at / PAGE);
             let changed = self.pages.next_of(inode.nid, page);
             let (is_data, pages) = match changed {
-                // It has its pointer, and no block yet.
+                // It has its pointer, but no block yet.
                 Some(next) if next == page => (true, 1),
                 _ => {
                     let is_reserved = breaks(Breach::ReservedIsData) && self.hole(inode, page)? == 0;
@@ -93,7 +93,7 @@ impl Media {
             }
             at = (at / PAGE).saturating_add(pages).saturating_mul(PAGE);
         }
-        // The end of the file is a hole.
+        // The end of the file counts as a hole.
         if target == SeekTarget::Hole { Ok(size) } else { Err(Error::NoSuchOffset) }
     }
 }

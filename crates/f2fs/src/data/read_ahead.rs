@@ -1,7 +1,7 @@
-//! What a change reads on its way is read before its first step. A node or a page that cannot be read then costs the call alone; half-way
-//! it would end all changes to the image.
+//! Reads all that a change will need before its first step. If a node or a page cannot be read then, only the
+//! call fails. In the middle of the change the same error would end all changes to the image.
 //!
-//! Everything here is called with the inode's lock held for writing, or with the pages of the range.
+//! All functions here are called with the lock of the inode, or of the pages of the range, held for writing.
 
 use super::pointers::span;
 use super::write::PAGE;
@@ -13,12 +13,12 @@ use crate::node::pointers_of;
 use heddle_vfs::{Error, Result};
 use std::ops::Range;
 
-/// Depths of the nodes that an inode leads to.
+/// Depths of the nodes to which an inode points.
 const DEPTHS: [u32; 5] = [0, 0, 1, 1, 2];
 
 impl Media {
-    /// The nodes that lead to pages of a range, as far as there are any, can be read, and each is met once: of one that is met twice the
-    /// second meeting would find nothing.
+    /// Checks that the existing nodes of a range can be read, and that none of them occurs twice: a second
+    /// visit would find it empty.
     pub(crate) fn check_nodes(&self, inode: &Inode, pages: Range<u64>) -> Result<()> {
         if !inode.has_pointers() {
             return Ok(());
@@ -33,7 +33,7 @@ impl Media {
         Ok(())
     }
 
-    /// `pages`: of those that hang on it.
+    /// `pages`: relative to this node.
     fn check_node(
         &self,
         inode: &Inode,
@@ -62,7 +62,7 @@ impl Media {
         Ok(())
     }
 
-    /// The pages that a change of these bytes changes in part can be read.
+    /// Checks that the pages which a change of these bytes covers in part can be read.
     pub(crate) fn check_edges(&self, inode: &Inode, offset: u64, end: u64) -> Result<()> {
         for edge in [offset, end].into_iter().filter(|edge| !edge.is_multiple_of(PAGE)) {
             if inode.has_pointers() {
@@ -72,7 +72,7 @@ impl Media {
         Ok(())
     }
 
-    /// All that goes with an inode that loses its last name can be read.
+    /// Checks that all parts of an inode which loses its last name can be read.
     pub(crate) fn check_end(&self, inode: &Inode) -> Result<()> {
         self.check_nodes(inode, 0..u64::MAX)?;
         match Nid(inode.block().xattr_nid.get()) {

@@ -1,10 +1,11 @@
-//! Bytes of files, changed. Pages are changed in memory; pointers are reserved at once.
+//! Changes of files' bytes. Pages are changed in memory; pointers are reserved at once.
 //!
-//! For each change there is what it needs (`need_…`), found without changing anything, and the change itself, a [`Change`]'s, which has
-//! that set aside. Large ranges are allocated and punched in pieces; what moves pages (collapse, insert) is one piece, however large.
+//! Each change has a function that computes its need (`need_…`) and changes nothing, and a function of
+//! [`Change`] that makes the change with that reservation. Large ranges are allocated and punched in pieces.
+//! Moving pages (collapse, insert) is one piece, however large.
 //!
-//! Everything here is called with the inode's lock held for writing, but for `has_pages`, and for `change_pages`, which may be called
-//! with these pages held instead (`range_lock`).
+//! All functions here are called with the inode's lock held for writing, except `has_pages`, and
+//! `change_pages`, which may be called with a lock of these pages instead (`range_lock`).
 
 use super::direct_io::{WritePath, aligned};
 use crate::change::{Change, Lacking, Need, pages_of};
@@ -18,18 +19,18 @@ use std::ops::Range;
 use zerocopy::little_endian::U32;
 
 pub(crate) const PAGE: u64 = BLOCK_BYTES as u64;
-/// Pages that go to the device at one go: as many as a segment has.
+/// Number of pages written to the device in one request: as many as a segment has.
 const THROUGH_PAGES: usize = SEGMENT_BLOCKS as usize;
-/// Bytes of a piece of a large range: those of the pages of some 64 nodes.
+/// Bytes of a piece of a large range: the pages of some 64 nodes.
 const PIECE_BYTES: u64 = 256 << 20;
 
-/// Where a range ends, if a file may be that long.
+/// The end of a range, if a file may be that long.
 pub(crate) fn end_of(offset: u64, len_bytes: u64) -> Result<u64> {
     offset.checked_add(len_bytes).filter(|end| *end <= OFFSET_MAX_BYTES).ok_or(Error::FileTooBig)
 }
 
 impl Media {
-    /// Writes over pages that have their pointers.
+    /// Overwrites pages that have their pointers.
     pub(crate) fn change_pages(&self, nid: Nid, offset: u64, buf: &[u8], way: WritePath) -> Result<()> {
         let end = offset + buf.len() as u64;
         if way == WritePath::Direct {
@@ -47,7 +48,7 @@ impl Media {
             let at = (from - start) as usize;
             let change = |block: &mut Block| block[at..at + piece.len()].copy_from_slice(piece);
             match piece.first_chunk() {
-                // Of a page that is written whole nothing has to be read.
+                // A page that is written whole need not be read.
                 Some(whole) if self.pages.change(nid, PageNo(page), |block| *block = *whole) => {}
                 Some(whole) => self.pages.put(nid, PageNo(page), Box::new(*whole)),
                 None => self.change_page(nid, PageNo(page), change)?,
@@ -56,7 +57,7 @@ impl Media {
         Ok(())
     }
 
-    /// Have all pages of a range their pointers?
+    /// Returns true if all pages of a range have their pointers.
     pub(crate) fn has_pages(&self, inode: &Inode, offset: u64, end: u64) -> Result<bool> {
         if !inode.has_pointers() {
             return Ok(false);
@@ -80,7 +81,7 @@ impl Media {
         Ok(())
     }
 
-    /// The slots hold nothing any more; they are pointers from now on.
+    /// Clears the slots of inline content; they are pointers from now on.
     pub(crate) fn clear_inline(&self, inode: &Inode, flags: u8) -> Result<()> {
         let (from, to) = (inode.first_pointer(), INODE_POINTERS - inode.inline_xattr_slots());
         self.change_inode(inode.nid, |block| {
@@ -89,7 +90,7 @@ impl Media {
         })
     }
 
-    /// What it takes that the content of a file is in pages, and those of a range have their pointers.
+    /// What it takes to move inline content to pages, and to give the pages of a range their pointers.
     pub(crate) fn need_to_have(&self, inode: &Inode, pages: Range<u64>) -> Result<Need> {
         inode.readable()?;
         inode.has_room_to(pages.end)?;
@@ -100,7 +101,7 @@ impl Media {
         Ok(self.need_of_pages(inode, pages)? + Need { pages: apart, ..Need::NONE })
     }
 
-    /// What it takes to write bytes from `offset` to `end`. Where all of a file stands inline then, no block.
+    /// What it takes to write bytes from `offset` to `end`. No block, if the whole file is inline afterwards.
     pub(crate) fn need_to_write(&self, inode: &Inode, offset: u64, end: u64) -> Result<Need> {
         inode.readable()?;
         if inode.keeps_inline(end) { Ok(Need::NONE) } else { self.need_to_have(inode, pages_of(offset, end)) }
@@ -118,10 +119,10 @@ impl Media {
         self.need_to_have(inode, 0..0)
     }
 
-    /// What a piece of a fallocate(2) takes, that goes from `offset` to `end`.
+    /// What a piece of a fallocate(2) takes, from `offset` to `end`.
     pub(crate) fn need_of_range(&self, inode: &Inode, op: RangeOp, offset: u64, end: u64) -> Result<Need> {
         let pages = pages_of(offset, end);
-        // Nodes of which pointers change.
+        // Nodes whose pointers change.
         let nodes = |pages: u64| Need { dirty: 2 * pages.div_ceil(NODE_POINTERS as u64), ..Need::NONE };
         let size = inode.size_bytes;
         match op {
@@ -163,8 +164,8 @@ impl Media {
         }
     }
 
-    /// What it takes that all pages from `from` on move to `to`: the nodes there, and one block for the page on its way. All are written
-    /// anew.
+    /// What it takes to move all pages from `from` on to `to`: the nodes there, and one block for the page
+    /// being moved. All of them are written again.
     fn need_to_shift(&self, inode: &Inode, from: u64, to: u64) -> Result<Need> {
         let inline = self.need_to_have(inode, 0..0)?;
         let (mut at, end) = (from, inode.size_bytes.div_ceil(PAGE));
@@ -189,13 +190,13 @@ impl Media {
         Ok(need + inline + Need { dirty: moved + nodes + lacking.nodes.len() as u64, ..Need::NONE })
     }
 
-    /// Where the next piece of a fallocate(2) of a large range may end, which begins at `offset`.
+    /// The end of the next piece of a fallocate(2) of a large range, which begins at `offset`.
     pub(crate) fn piece_end(&self, inode: &Inode, op: RangeOp, offset: u64, end: u64) -> Result<u64> {
         let whole = |bytes: u64| offset.saturating_add(bytes) / PIECE_BYTES * PIECE_BYTES;
         Ok(match op {
             RangeOp::Collapse | RangeOp::Insert => end,
             RangeOp::Allocate { .. } | RangeOp::Zero { .. } => end.min(whole(PIECE_BYTES)),
-            // Of a hole nothing has to be written.
+            // Holes cost no write.
             RangeOp::Punch => {
                 let first = PageNo(offset.div_ceil(PAGE));
                 let hole = if inode.has_pointers() { self.hole(inode, first)? } else { 0 };
@@ -226,7 +227,7 @@ impl Change<'_> {
     /// Writes bytes of a file whose content stays inline.
     fn write_inline(&self, nid: Nid, offset: u64, buf: &[u8]) -> Result<()> {
         let (inode, end) = (self.inode(nid)?, offset + buf.len() as u64);
-        // Linux sets this flag with the first byte: without it what stands there is nothing.
+        // Linux sets this flag with the first byte: without it the inline bytes do not count.
         let there = if inode.has(inline_flag::DATA_EXIST) { inode.size_bytes } else { 0 };
         self.change_inode(nid, |block| {
             let content = inode.inline_content_mut(block);
@@ -241,7 +242,7 @@ impl Change<'_> {
         pages.into_iter().try_for_each(|page| self.reserve(nid, PageNo(page)).map(drop))
     }
 
-    /// The inode, its content in pages: what stood inline goes into the first one.
+    /// The inode, with its content in pages: inline content is moved to the first one.
     fn content_of_pages(&self, nid: Nid) -> Result<Inode> {
         let inode = self.inode(nid)?;
         if !inode.has(inline_flag::DATA) {
@@ -257,7 +258,7 @@ impl Change<'_> {
         self.inode(nid)
     }
 
-    /// Cuts or extends. What stands inline stays there if it fits.
+    /// Truncates or extends. Inline content stays inline if it fits.
     pub(crate) fn resize(&self, nid: Nid, size_bytes: u64) -> Result<()> {
         let inode = self.inode(nid)?;
         if inode.keeps_inline(size_bytes) {
@@ -270,7 +271,7 @@ impl Change<'_> {
         if size_bytes != inode.size_bytes {
             self.content_of_pages(nid)?;
         }
-        // Pages behind the end may be there, allocated ones. A file that grows keeps them.
+        // Allocated pages may exist behind EOF. A file that grows keeps them.
         if size_bytes <= inode.size_bytes {
             self.cut_pages(nid, PageNo(size_bytes.div_ceil(PAGE)))?;
         }
@@ -280,7 +281,7 @@ impl Change<'_> {
         self.change_inode(nid, |block| block.size_bytes.set(size_bytes))
     }
 
-    /// Bytes within a page become zeros, unless there is no page.
+    /// Zeroes bytes within a page, unless the page is a hole.
     fn clear_bytes(&self, nid: Nid, from: u64, to: u64) -> Result<()> {
         let (inode, page) = (self.inode(nid)?, PageNo(from / PAGE));
         if from >= to || !inode.has_pointers() || self.hole(&inode, page)? > 0 {
@@ -294,7 +295,7 @@ impl Change<'_> {
         self.change_page(nid, page, |block| block[from..to].fill(0))
     }
 
-    /// The range reads as zeros; `whole` does that to the pages wholly in it.
+    /// Makes the range read as zeros; `whole` handles the pages that lie wholly in it.
     fn clear(
         &self,
         nid: Nid,
@@ -311,7 +312,7 @@ impl Change<'_> {
         }
     }
 
-    /// The pages of a file, from this one on, that are no holes: a sparse file may have a billion of those.
+    /// The pages of a file from this one on that are no holes. A sparse file may have a billion of holes.
     fn mapped(&self, nid: Nid, from: u64) -> Result<Vec<Range<u64>>> {
         let inode = self.inode(nid)?;
         let (mut page, end) = (from, inode.size_bytes.div_ceil(PAGE));
@@ -331,7 +332,8 @@ impl Change<'_> {
         Ok(found)
     }
 
-    /// A page of a file becomes another one, which is a hole. Its block stays behind: the summary says which pointer leads to it.
+    /// Moves a page of a file to another page, which is a hole. Its old block remains: the summary must name
+    /// the pointer that leads to a block.
     fn move_page(&self, nid: Nid, from: PageNo, to: PageNo) -> Result<()> {
         let inode = self.inode(nid)?;
         if self.hole(&inode, from)? > 0 {
@@ -348,7 +350,7 @@ impl Change<'_> {
         self.relieve(nid)
     }
 
-    /// What fallocate(2) does with a range, or with a piece of one.
+    /// Changes a range, or a piece of one, as fallocate(2) requires.
     pub(crate) fn change_range(&self, nid: Nid, op: RangeOp, offset: u64, end: u64) -> Result<()> {
         let inode = self.inode(nid)?;
         let grown = match op {

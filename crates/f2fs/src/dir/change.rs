@@ -1,6 +1,6 @@
-//! Entries of directories come and go. What stands inline goes into blocks when it has no more room.
+//! Adds and removes directory entries. Inline entries move to blocks when there is no more room for them.
 //!
-//! Everything here is called with the directory's lock held for writing.
+//! All functions here are called with the directory's lock held for writing.
 
 use super::{DENTRY_NAME_BYTES, DENTRY_SLOTS, LEVELS_MAX, Slots, bucket, hash::hash, levels};
 use crate::change::{Change, Lacking, Need};
@@ -17,7 +17,7 @@ use zerocopy::little_endian::{U16, U32};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
 
-/// Slots that can be changed.
+/// Slots to be changed.
 struct SlotsMut<'a> {
     bitmap: &'a mut [u8],
     entries: &'a mut [Dentry],
@@ -49,12 +49,12 @@ impl<'a> SlotsMut<'a> {
             Dentry { hash: U32::new(hash(name)), ino: U32::new(nid.0), name_bytes, kind: raw(kind) };
         self.names[at * DENTRY_NAME_BYTES..][..name.len()].copy_from_slice(name);
         let slots = at..at + slots_of(name);
-        // Nobody is to take what once began there for an entry.
+        // Cleared, so that no reader takes an old entry in the middle of a name for a valid one.
         self.entries[slots.clone()].iter_mut().skip(1).for_each(|entry| entry.name_bytes.set(0));
         slots.for_each(|slot| set_bit_lsb(self.bitmap, slot, true));
     }
 
-    /// Puts it where there is room; false if there is none.
+    /// Adds an entry where there is room. Returns false if there is none.
     fn add(&mut self, name: &[u8], nid: Nid, kind: FileKind) -> bool {
         let slots =
             Slots { nid: Nid::NONE, first: 0, bitmap: self.bitmap, entries: self.entries, names: self.names };
@@ -63,7 +63,7 @@ impl<'a> SlotsMut<'a> {
     }
 }
 
-/// The first of `wanted` slots in a row that are free, of so many.
+/// The first of `wanted` contiguous free slots among `slots`.
 pub(super) fn room(bitmap: &[u8], slots: usize, wanted: usize) -> Option<usize> {
     let (mut slot, mut free) = (0, 0);
     while slot < slots {
@@ -97,7 +97,7 @@ fn raw(kind: FileKind) -> u8 {
 }
 
 impl Change<'_> {
-    /// `.` and `..` of a new directory.
+    /// Adds `.` and `..` to a new directory.
     pub(crate) fn fill_dir(&self, dir: Nid, above: Nid) -> Result<()> {
         self.reserve(dir, PageNo(0))?;
         self.change_page(dir, PageNo(0), |block| {
@@ -111,7 +111,7 @@ impl Change<'_> {
         })
     }
 
-    /// A name that is not there comes.
+    /// Adds a name that does not exist.
     pub(crate) fn add_entry(&self, dir: Nid, name: &[u8], nid: Nid, kind: FileKind) -> Result<()> {
         let inode = self.inode(dir)?;
         inode.readable()?;
@@ -146,7 +146,7 @@ impl Change<'_> {
         })
     }
 
-    /// Inline entries go into blocks, which were made before.
+    /// Moves inline entries to blocks, which were made before.
     fn spread(&self, inode: &Inode) -> Result<()> {
         let (dir, spread) = (inode.nid, Spread::of(inode)?);
         self.clear_inline(inode, inline_flag::DENTRY)?;
@@ -165,14 +165,14 @@ impl Change<'_> {
         })
     }
 
-    /// A name goes.
+    /// Removes a name.
     pub(crate) fn remove_entry(&self, dir: Nid, name: &[u8]) -> Result<()> {
         self.change_entry(dir, name, |slots, at| {
             (at..at + slots_of(name)).for_each(|slot| set_bit_lsb(slots.bitmap, slot, false));
         })
     }
 
-    /// A name means another inode.
+    /// Makes a name lead to another inode.
     pub(crate) fn point_entry(&self, dir: Nid, name: &[u8], nid: Nid, kind: FileKind) -> Result<()> {
         self.change_entry(dir, name, |slots, at| {
             (slots.entries[at].ino, slots.entries[at].kind) = (U32::new(nid.0), raw(kind));
@@ -194,9 +194,10 @@ impl Change<'_> {
     }
 }
 
-/// Entries that stood inline, as blocks of a directory. They keep their places, for listings that are under way, where level 0 has one
-/// bucket: that is the first blocks, whatever the hash. Where it has more, they go where their hash leads, behind all places that they
-/// can have had: such a listing may show one again, and loses none.
+/// Inline entries, as blocks of a directory. If level 0 has one bucket, they keep their places, for listings
+/// under way: that bucket is the first blocks for every hash. If level 0 has more buckets, entries go where
+/// their hash leads, to places behind all inline places. A listing under way may then show an entry twice,
+/// but misses none.
 struct Spread {
     blocks: BTreeMap<u64, Box<Block>>,
     depth: u32,
@@ -234,7 +235,7 @@ impl Spread {
         Ok(spread)
     }
 
-    /// Adds a name, in none of the blocks before `from`.
+    /// Adds a name, but not to a block before `from`.
     fn add(&mut self, inode: &Inode, from: PageNo, name: &[u8], (nid, kind): (Nid, FileKind)) -> Result<()> {
         for (level, page) in places(inode, name).filter(|(_, page)| page.0 >= from.0) {
             let block = self.blocks.entry(page.0).or_insert_with(|| Box::new([0; BLOCK_BYTES]));
@@ -247,7 +248,7 @@ impl Spread {
     }
 }
 
-/// The blocks that a name may be in, by level.
+/// The blocks that may hold a name, by level.
 fn places(inode: &Inode, name: &[u8]) -> impl Iterator<Item = (u32, PageNo)> {
     let (hash, dir_level) = (hash(name), inode.block().dir_level);
     (0..LEVELS_MAX).flat_map(move |level| {
@@ -257,7 +258,7 @@ fn places(inode: &Inode, name: &[u8]) -> impl Iterator<Item = (u32, PageNo)> {
 }
 
 impl Media {
-    /// Where a name goes: the first of its blocks that has room, or is not there.
+    /// The block for a new name: the first of its blocks that has room, or is a hole.
     fn place_for(&self, inode: &Inode, name: &[u8]) -> Result<(u32, PageNo)> {
         for (level, page) in places(inode, name) {
             inode.has_room_to(page.0 + 1).map_err(|_| Error::NoSpace)?;
@@ -272,7 +273,7 @@ impl Media {
         Err(Error::NoSpace)
     }
 
-    /// What it takes that a name comes. What stands inline goes into blocks if it has no more room.
+    /// What it takes to add a name. Inline entries move to blocks if there is no more room for them.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if all blocks of the name are full.
@@ -295,7 +296,7 @@ impl Media {
         Ok(lacking.need() + Need { dirty: 2 * spread.blocks.len() as u64, ..Need::NONE })
     }
 
-    /// Has it no names but `.` and `..`?
+    /// Returns true if it has no names but `.` and `..`.
     pub(crate) fn is_empty_dir(&self, dir: &Inode) -> Result<bool> {
         let mut empty = true;
         self.list(dir, 0, &mut |entry| {

@@ -5,7 +5,7 @@
 /// Bytes of a round.
 const PIECE_BYTES: usize = 16;
 const DELTA: u32 = 0x9e37_79b9;
-/// What the state begins as; only these two of four words ever change.
+/// Initial state; only these two of four words ever change.
 const START: [u32; 2] = [0x6745_2301, 0xefcd_ab89];
 
 /// The hash of a name; 0 for `.` and `..`.
@@ -24,18 +24,18 @@ pub(super) fn hash(name: &[u8]) -> u32 {
     }
 }
 
-/// The next 16 bytes as four words, big-endian; what is missing is filled with the length of all that is left.
+/// The next 16 bytes as four big-endian words; missing bytes are filled with the length of the rest.
 fn key_of(rest: &[u8]) -> [u32; 4] {
     let pad = (rest.len() as u32 & 0xff) * 0x0101_0101;
     let mut key = [pad; 4];
     for (word, bytes) in key.iter_mut().zip(rest[..rest.len().min(PIECE_BYTES)].chunks(4)) {
-        // A word that is only begun keeps the filling in its high bytes.
+        // A partial word keeps the filling in its high bytes.
         *word = bytes.iter().fold(pad, |word, byte| (word << 8).wrapping_add(u32::from(*byte)));
     }
     key
 }
 
-/// Sixteen rounds; the result is added to the state.
+/// Sixteen rounds; their result is added to the state.
 fn mix(state: &mut [u32; 2], key: [u32; 4]) {
     let ([mut left, mut right], mut sum) = (*state, 0_u32);
     for _ in 0..16 {

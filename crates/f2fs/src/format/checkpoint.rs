@@ -1,14 +1,15 @@
-//! A checkpoint pack: what was true at one instant. Two packs are used in turns, in the first two segments of their area.
+//! A checkpoint pack: the state at one instant. Two packs are used in turn, in the first two segments of
+//! their area.
 //!
-//! Order of a pack: head, payload, orphans, data summaries, node summaries (if unmounted cleanly), and a tail equal to the head,
-//! which is written last and makes the pack valid.
+//! Order of a pack: head, payload, orphans, data summaries, node summaries (if unmounted cleanly), and a tail
+//! equal to the head. The tail is written last and makes the pack valid.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What [`CheckpointHead::flags`] may say.
+/// Bits of [`CheckpointHead::flags`].
 pub mod checkpoint_flag {
-    /// Written by an unmount: nothing was fsynced after it.
+    /// Written by an unmount: no fsync came after it.
     pub const UNMOUNTED: u32 = 0x1;
     /// The pack has orphan blocks.
     pub const ORPHANS: u32 = 0x2;
@@ -18,15 +19,15 @@ pub mod checkpoint_flag {
     pub const ERROR: u32 = 0x8;
     /// fsck is needed.
     pub const FSCK: u32 = 0x10;
-    /// Written for a fast start: has node summaries.
+    /// Written for a fast start: it has node summaries.
     pub const FASTBOOT: u32 = 0x20;
     /// Nodes carry the checkpoint's checksum beside its version.
     pub const CRC_RECOVERY: u32 = 0x40;
-    /// Nodes written after it carry its version alone.
+    /// Nodes written after it carry only its version.
     pub const NO_CRC_RECOVERY: u32 = 0x200;
-    /// Version bitmaps begin behind the checksum, the NAT's first.
+    /// The version bitmaps are behind the checksum, the NAT's first.
     pub const LARGE_NAT_BITMAP: u32 = 0x400;
-    /// fsck is to count anew what users have.
+    /// fsck must recount quotas.
     pub const QUOTA_NEEDS_FSCK: u32 = 0x800;
     /// The kernel was told to make no checkpoints.
     pub const DISABLED: u32 = 0x1000;
@@ -34,7 +35,7 @@ pub mod checkpoint_flag {
     pub const RESIZING: u32 = 0x4000;
 }
 
-/// Logs of one kind that a checkpoint has room for; three are used.
+/// Number of logs of one kind that fit a checkpoint; three are used.
 pub const LOGS_MAX: usize = 8;
 /// Nodes in an orphan block.
 pub const ORPHANS_PER_BLOCK: usize = 1020;

@@ -1,4 +1,4 @@
-//! Entries of directories, in blocks of their own or inline.
+//! Directory entries, in blocks of their own or inline.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -22,13 +22,13 @@ pub struct Dentry {
     pub kind: u8,
 }
 
-/// A block of entries. Only the first slot of a name has an entry that counts; all of its slots have their bit.
+/// A block of entries. Only the entry of a name's first slot counts; all of its slots have their bit set.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 pub struct DentryBlock {
-    /// A bit a slot in use, the lowest of a byte first.
+    /// One bit for each slot in use, the lowest of a byte first.
     pub bitmap: [u8; 27],
-    /// Nothing.
+    /// Unused.
     pub reserved: [u8; 3],
     /// The entries.
     pub entries: [Dentry; DENTRY_SLOTS],

@@ -4,32 +4,32 @@ use super::NodeFooter;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Pointers of an inode without anything inline.
+/// Number of pointers of an inode without inline content.
 pub const INODE_POINTERS: usize = 923;
-/// Slots that inline attributes take where the inode does not say.
+/// Slots of inline attributes, if the inode does not say otherwise.
 pub const INLINE_XATTR_SLOTS: usize = 50;
 /// Most bytes of extra attributes.
 pub const EXTRA_ATTR_MAX_BYTES: usize = 36;
 
-/// What [`InodeBlock::inline`] may say.
+/// Bits of [`InodeBlock::inline`].
 pub mod inline_flag {
-    /// Attributes stand in the last slots.
+    /// The last slots hold attributes.
     pub const XATTR: u8 = 0x1;
-    /// The data stands in the slots.
+    /// The slots hold the data.
     pub const DATA: u8 = 0x2;
-    /// The entries of the directory stand in the slots.
+    /// The slots hold the directory's entries.
     pub const DENTRY: u8 = 0x4;
-    /// Inline data is there.
+    /// There is inline data.
     pub const DATA_EXIST: u8 = 0x8;
-    /// Extra attributes stand in the first slots.
+    /// The first slots hold extra attributes.
     pub const EXTRA_ATTR: u8 = 0x20;
-    /// What compression has saved was given back.
+    /// The space saved by compression was released.
     pub const COMPRESS_RELEASED: u8 = 0x80;
 }
 
-/// What [`InodeBlock::advise`] may say.
+/// Bits of [`InodeBlock::advise`].
 pub mod advise_flag {
-    /// The name that the inode says is not its only one.
+    /// The name stored in the inode is not its only one.
     pub const LOST_PARENT: u8 = 0x2;
     /// The content is encrypted.
     pub const ENCRYPT: u8 = 0x4;
@@ -37,11 +37,11 @@ pub mod advise_flag {
     pub const VERITY: u8 = 0x40;
 }
 
-/// What [`InodeBlock::flags`] may say.
+/// Bits of [`InodeBlock::flags`].
 pub mod inode_flag {
     /// The file is compressed.
     pub const COMPRESSED: u32 = 0x4;
-    /// Nothing of it may be changed.
+    /// It must not be changed.
     pub const IMMUTABLE: u32 = 0x10;
     /// It may only grow.
     pub const APPEND_ONLY: u32 = 0x20;
@@ -49,7 +49,7 @@ pub mod inode_flag {
     pub const CASEFOLD: u32 = 0x4000_0000;
 }
 
-/// A hint: a run of pages in blocks that follow each other. Never needed; must be right if `pages` is not 0.
+/// A hint: a run of pages in contiguous blocks. It is optional, but must be correct if `pages` is not 0.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the names say it")]
@@ -95,7 +95,7 @@ pub struct InodeBlock {
     pub footer: NodeFooter,
 }
 
-/// Extra attributes, as far as the inode says it has them.
+/// Extra attributes, as many as the inode has.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the names are those of the kernel's documentation")]
@@ -112,9 +112,9 @@ pub struct ExtraAttr {
     pub compress_flag: U16,
 }
 
-/// Byte of the inode at which its slots begin, and its extra attributes.
+/// Offset of its slots, and of its extra attributes, in the inode.
 pub const SLOTS_OFFSET_BYTES: usize = 360;
-/// Byte of the inode at which its checksum is.
+/// Offset of its checksum in the inode.
 pub const INODE_CHECKSUM_OFFSET_BYTES: usize = 368;
 
 const _: () = {

@@ -1,9 +1,9 @@
-//! The media: layouts alone, little-endian, as Linux and f2fs-tools have them. What a field means to the engine is said where it is used.
+//! The media format: layouts alone, little-endian, those of Linux and f2fs-tools. The meaning of a field for
+//! the engine is described where it is used.
 //!
-//! A block has 4 KiB, a segment 512 blocks. The device holds, in this order: two copies of the superblock, the checkpoint packs, SIT (which
-//! blocks of a segment are live), NAT (where a node is), SSA (whose a block is), and the main area with nodes and data.
-//!
-//! Source      F2FS paper (FAST '15) section 2.1; Linux `Documentation/filesystems/f2fs.rst`.
+//! A block has 4 KiB, a segment 512 blocks. The device holds, in this order: two copies of the superblock,
+//! the checkpoint packs, SIT (live blocks of each segment), NAT (position of each node), SSA (owner of each
+//! block), and the main area with nodes and data.
 
 mod checkpoint;
 mod dentry;

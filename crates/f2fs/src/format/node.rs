@@ -3,22 +3,22 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Pointers of a direct node, and nodes of an indirect one.
+/// Pointers of a direct node, or node numbers of an indirect one.
 pub const NODE_POINTERS: usize = 1018;
 /// Bytes of a node before its footer.
 pub const NODE_BODY_BYTES: usize = 4072;
 
-/// What [`NodeFooter::flag`] may say in its low bits; from bit 3 on it holds the node's place in its file.
+/// The low bits of [`NodeFooter::flag`]; from bit 3 on it holds the node's place in its file.
 pub mod node_flag {
-    /// No node of a directory.
+    /// Not a node of a directory.
     pub const COLD: u32 = 0x1;
-    /// The last node that an fsync wrote of a file.
+    /// The last node of a file that an fsync wrote.
     pub const FSYNC: u32 = 0x2;
-    /// The inode's name is to be made again too.
+    /// The inode's name must be recovered too.
     pub const DENTRY: u32 = 0x4;
-    /// Bits below the place.
+    /// Number of bits below the place.
     pub const BITS: u32 = 3;
-    /// Place of the node of attributes.
+    /// Place of the attribute node.
     pub const XATTR_PLACE: u32 = u32::MAX >> BITS;
 }
 
@@ -38,9 +38,10 @@ pub struct NodeFooter {
     pub ino: U32,
     /// Flags and place.
     pub flag: U32,
-    /// The checkpoint it was written after: version, and in the high word its checksum (`CRC_RECOVERY`).
+    /// The checkpoint after which it was written: version, and in the high word its checksum
+    /// (`CRC_RECOVERY`).
     pub checkpoint_version: U64,
-    /// Where the same log wrote its next node.
+    /// The block of the next node in the same log.
     pub next: U32,
 }
 
@@ -55,7 +56,7 @@ impl NodeFooter {
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 pub struct NodeBlock {
-    /// What it is follows from how it was reached.
+    /// Its meaning follows from how the node was reached.
     pub body: [u8; NODE_BODY_BYTES],
     /// The footer.
     pub footer: NodeFooter,

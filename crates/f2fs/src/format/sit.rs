@@ -1,4 +1,4 @@
-//! The segment information table: which blocks of a segment are live.
+//! The segment information table: the live blocks of each segment.
 
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -6,28 +6,29 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Entries of a block.
 pub const SIT_ENTRIES: usize = 55;
 
-/// A segment.
+/// The entry of a segment.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct SitEntry {
     /// Live blocks in the low ten bits, the segment's type above.
     pub blocks: U16,
-    /// A bit a block, the highest of a byte first.
+    /// One bit for each block, the highest of a byte first.
     pub valid: [u8; 64],
-    /// When it was last changed, in seconds.
+    /// Time of the last change, in seconds.
     pub mtime: U64,
 }
 
-/// Bits of [`SitEntry::blocks`] that count.
+/// Bits of [`SitEntry::blocks`] for the count.
 pub const SIT_COUNT_BITS: u32 = 10;
 
-/// A block of the table. Two copies, in the two halves of its area; a bitmap of the checkpoint says which counts.
+/// A block of the table. Two copies, in the two halves of its area; a bitmap of the checkpoint selects the
+/// valid one.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 pub struct SitBlock {
-    /// Of segments `55 * block` and the next.
+    /// Entries of segments from `55 * block` on.
     pub entries: [SitEntry; SIT_ENTRIES],
-    /// Nothing.
+    /// Unused.
     pub rest: [u8; 26],
 }
 

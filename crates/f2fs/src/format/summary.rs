@@ -1,15 +1,15 @@
-//! Summaries: whose the blocks of a segment are. With those of the logs in a checkpoint come two journals, of changes that are not yet
-//! in NAT and SIT: they count more than the tables.
+//! Summaries: the owners of a segment's blocks. The summaries of a checkpoint's logs also hold two journals,
+//! with changes that are not yet in NAT and SIT: they override the tables.
 
 use super::{NatEntry, SitEntry};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a journal, its count included.
+/// Bytes of a journal, including its count.
 pub const JOURNAL_BYTES: usize = 507;
-/// Changes that a NAT journal holds.
+/// Number of changes that fit a NAT journal.
 pub const NAT_JOURNAL_ENTRIES: usize = 38;
-/// Changes that a SIT journal holds.
+/// Number of changes that fit a SIT journal.
 pub const SIT_JOURNAL_ENTRIES: usize = 6;
 
 /// [`SummaryBlock::kind`] of data.
@@ -17,15 +17,15 @@ pub const SUMMARY_OF_DATA: u8 = 0;
 /// [`SummaryBlock::kind`] of nodes.
 pub const SUMMARY_OF_NODES: u8 = 1;
 
-/// Whose a block is.
+/// The owner of a block.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct SummaryEntry {
-    /// The node that points at it; of a node its own number.
+    /// The node that points to the block; for a node's block, the node's own number.
     pub nid: U32,
     /// [`NatEntry::version`] of that node.
     pub version: u8,
-    /// Which pointer of that node.
+    /// Index of the pointer in that node.
     pub slot: U16,
 }
 
@@ -43,11 +43,11 @@ pub struct NatChange {
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 pub struct NatJournal {
-    /// Changes that count.
+    /// Number of valid changes.
     pub count: U16,
     /// The changes.
     pub changes: [NatChange; NAT_JOURNAL_ENTRIES],
-    /// Nothing.
+    /// Unused.
     pub rest: [u8; 11],
 }
 
@@ -65,25 +65,25 @@ pub struct SitChange {
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 pub struct SitJournal {
-    /// Changes that count.
+    /// Number of valid changes.
     pub count: U16,
     /// The changes.
     pub changes: [SitChange; SIT_JOURNAL_ENTRIES],
-    /// Nothing.
+    /// Unused.
     pub rest: [u8; 37],
 }
 
-/// A block of summaries, of a log or, without a journal, of a segment in the SSA.
+/// A block of summaries: of a log, or (without a journal) of a segment in the SSA.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 pub struct SummaryBlock {
-    /// An entry a block.
+    /// One entry for each block.
     pub entries: [SummaryEntry; super::SEGMENT_BLOCKS as usize],
-    /// [`NatJournal`] or [`SitJournal`], by the log.
+    /// [`NatJournal`] or [`SitJournal`], depending on the log.
     pub journal: [u8; JOURNAL_BYTES],
     /// 0 data, 1 nodes.
     pub kind: u8,
-    /// Not checked by anyone.
+    /// Not checked by any implementation.
     pub crc: U32,
 }
 

@@ -3,12 +3,12 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Byte in its block at which a superblock begins.
+/// Offset of a superblock in its block.
 pub const SUPERBLOCK_OFFSET_BYTES: usize = 1024;
 /// First word of a superblock.
 pub const MAGIC: u32 = 0xf2f5_2010;
 
-/// What [`Superblock::feature`] may say.
+/// Bits of [`Superblock::feature`].
 pub mod feature {
     /// Files may be encrypted.
     pub const ENCRYPT: u32 = 0x1;
@@ -20,13 +20,13 @@ pub mod feature {
     pub const PROJECT_QUOTA: u32 = 0x10;
     /// Inodes carry a checksum.
     pub const INODE_CHECKSUM: u32 = 0x20;
-    /// Inodes say how large their inline attributes are.
+    /// Inodes store the size of their inline attributes.
     pub const FLEXIBLE_INLINE_XATTR: u32 = 0x40;
-    /// Quota files are inodes that the superblock names.
+    /// The superblock names the inodes of quota files.
     pub const QUOTA_INO: u32 = 0x80;
-    /// Inodes say when they were made.
+    /// Inodes store their time of creation.
     pub const INODE_CRTIME: u32 = 0x100;
-    /// fsck has a directory for what it finds.
+    /// fsck has a lost+found directory.
     pub const LOST_FOUND: u32 = 0x200;
     /// Files may be verified by the kernel.
     pub const VERITY: u32 = 0x400;
@@ -63,7 +63,7 @@ pub mod feature {
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 pub struct DeviceRecord {
-    /// Path at the time it was made; empty: no device.
+    /// Path when the image was made; empty: no device.
     pub path: [u8; 64],
     /// Segments on it.
     pub segments: U32,
@@ -126,9 +126,10 @@ pub struct Superblock {
     pub encoding: U16,
     pub encoding_flags: U16,
     pub reserved: [u8; 290],
-    /// Nothing to Linux, which keeps it: if `log_mark` is there, the number that the head of that log has.
+    /// Unused by Linux, which keeps it. If `log_mark` is set: the pairing number, as in the head of that log.
     pub log_pairing: U64,
-    /// Nothing to Linux, which keeps it: [`LOG_MARK`](super::LOG_MARK) while a node log may have what the image has not.
+    /// Unused by Linux, which keeps it. [`LOG_MARK`](super::LOG_MARK) while a node log may be newer than the
+    /// image.
     pub log_mark: [u8; 8],
     pub crc: U32,
 }

@@ -1,4 +1,5 @@
-//! Extended attributes: one buffer, the inline area of the inode and then the attribute node, of which entries may straddle the seam.
+//! Extended attributes: one buffer, the inode's inline area and then the attribute node. An entry may cross
+//! from one to the other.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -10,27 +11,28 @@ pub const XATTR_MAGIC: u32 = 0xf2f5_2011;
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 pub struct XattrHeader {
-    /// [`XATTR_MAGIC`]; anything else: there are none.
+    /// [`XATTR_MAGIC`]; with any other value there are no attributes.
     pub magic: U32,
     /// 1.
     pub references: U32,
-    /// Nothing.
+    /// Unused.
     pub reserved: [U32; 4],
 }
 
-/// An attribute; its name and value follow, then zeros up to a multiple of four bytes. One of all zeros ends the list.
+/// An attribute; its name and value follow, then zeros up to a multiple of four bytes. An entry of zeros ends
+/// the list.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 pub struct XattrEntry {
-    /// Stands for the name's beginning.
+    /// Encodes the beginning of the name.
     pub prefix: u8,
-    /// Bytes of the rest of the name.
+    /// Length of the rest of the name, in bytes.
     pub name_bytes: u8,
-    /// Bytes of the value.
+    /// Length of the value, in bytes.
     pub value_bytes: U16,
 }
 
-/// What [`XattrEntry::prefix`] may be.
+/// Values of [`XattrEntry::prefix`].
 pub mod xattr_prefix {
     /// `user.`
     pub const USER: u8 = 1;

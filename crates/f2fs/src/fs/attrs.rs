@@ -1,4 +1,4 @@
-//! Attributes, changed: all of a call or nothing.
+//! Changes of attributes: all of a call's or none.
 
 use crate::allocation::set_time;
 use crate::change::Need;
@@ -12,7 +12,7 @@ fn owns(cred: &Cred, attr: &Attr) -> bool {
     cred.is_root() || cred.uid == attr.uid
 }
 
-/// Set-user and, where the group may execute, set-group: what a change of owner or content takes away.
+/// The bits that a change of owner or content clears: set-user and, if the group may execute, set-group.
 fn without_set_id(mode: u16) -> u16 {
     let group = if mode & 0o010 != 0 { 0o2000 } else { 0 };
     mode & !(0o4000 | group)
@@ -37,7 +37,7 @@ fn may_set_owner(attr: &Attr, cred: &Cred, set: &SetAttr) -> Result<()> {
     Ok(())
 }
 
-/// What the inode's flags say.
+/// Checks the inode's flags.
 fn allows(inode: &Inode, set: &SetAttr) -> Result<()> {
     let given = |time| matches!(time, Some(SetTime::At(_)));
     let attributes = set.perm.is_some() || set.uid.is_some() || set.gid.is_some();
@@ -108,7 +108,7 @@ impl F2fs {
         })
     }
 
-    /// The permissions that a call leaves, without those that a change of owner, group or content takes away.
+    /// The permissions after a call, without those that a change of owner, group or content clears.
     fn perm_after(&self, inode: &Inode, cred: &Cred, set: &SetAttr) -> u16 {
         let attr = inode.attr();
         let gid = set.gid.unwrap_or(attr.gid);
@@ -136,7 +136,7 @@ impl F2fs {
         let perm = self.perm_after(inode, cred, set);
         let gid = set.gid.unwrap_or(attr.gid);
         self.media.change_inode(inode.nid, |block| {
-            // Taken here, behind all changes that came before this one: no time goes back.
+            // Read here, after all earlier changes: so times never go back.
             let now = now();
             let pick = |time| match time {
                 SetTime::Now => now,
@@ -157,14 +157,14 @@ impl F2fs {
         })
     }
 
-    /// The content has changed; without privilege set-id bits go.
+    /// Called when the content has changed: without privilege, set-id bits are cleared.
     pub(crate) fn modified(&self, inode: &Inode, keeps_set_id: bool) -> Result<()> {
         let attr = inode.attr();
         if keeps_set_id && self.looks.of_write(inode.nid, attr.mtime, attr.ctime).is_none() {
             return Ok(());
         }
         self.media.change_inode(inode.nid, |block| {
-            // Taken here, behind the writers that came first: no time goes back.
+            // Read here, after earlier writers: so times never go back.
             if !keeps_set_id {
                 block.mode.set(without_set_id(block.mode.get()));
             }
@@ -177,7 +177,7 @@ impl F2fs {
     }
 }
 
-/// Refuses what has no bytes to change.
+/// Refuses inodes without bytes.
 pub(crate) fn regular(inode: &Inode) -> Result<()> {
     match inode.kind {
         FileKind::Regular => Ok(()),

@@ -1,4 +1,4 @@
-//! Calls that break a promise on purpose: what `planted` says, where that is a call of its own.
+//! Calls that break a promise on purpose, for those breaches of `planted` that are a call of their own.
 
 use crate::format::inline_flag;
 use crate::inode::{Inode, nid_of};
@@ -18,14 +18,14 @@ impl F2fs {
         }
     }
 
-    /// `AppendsAtOldEnd`: where the end was, and may be no more.
+    /// `AppendsAtOldEnd`. Returns an end of the file that may be old.
     pub(super) fn old_end(&self, handle: &Handle) -> Result<u64> {
         let end = self.getattr(handle.ino)?.size_bytes;
         std::thread::sleep(Duration::from_micros(50));
         Ok(end)
     }
 
-    /// `WritesInTwo`: how much is written.
+    /// `WritesInTwo`. Returns the number of bytes written.
     pub(super) fn write_half(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
         let half = buf.len() / 2;
         if half > 0 {
@@ -60,7 +60,7 @@ impl F2fs {
         self.checkpoint()
     }
 
-    /// `RenameInTwo`: what has the new name goes.
+    /// `RenameInTwo`: removes the inode that has the new name.
     pub(super) fn replace_at_first(&self, from: (Ino, Name<'_>), to: (Ino, Name<'_>)) -> Result<()> {
         let root = Cred::root();
         let found = (self.lookup(&root, from.0, from.1), self.lookup(&root, to.0, to.1));

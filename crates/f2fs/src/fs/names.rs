@@ -1,6 +1,7 @@
-//! Names: make, link, unlink, rename.
+//! Changes of names: make, link, unlink, rename.
 //!
-//! A call looks up what the names mean, locks all inodes that are in it, and looks again: what it then finds stays what it is.
+//! A call looks up its names, locks all inodes involved, and looks up again: under the locks the answer
+//! cannot change.
 
 use crate::allocation::{Birth, named, set_time};
 use crate::change::{Change, Need};
@@ -30,12 +31,13 @@ struct Move<'a> {
     mode: RenameMode,
 }
 
-/// What goes with a name.
+/// What is removed with a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loss {
-    /// The entry, and a link of the inode.
+    /// The entry, and one link of the inode.
     Link,
-    /// The entry alone: the inode has one name, and that is another one. By damage this entry has its number.
+    /// Only the entry: the inode has one name, and that is another one. This entry leads to it because of
+    /// damage.
     Entry,
 }
 
@@ -44,14 +46,14 @@ fn is_dir(found: (Nid, FileKind)) -> bool {
 }
 
 impl F2fs {
-    /// A directory that may be searched, and what the name means in it.
+    /// A directory that the caller may search, and the meaning of the name in it.
     fn search(&self, cred: &Cred, dir: Nid, name: &[u8]) -> Result<(Inode, Found)> {
         let dir = self.directory(cred, dir)?;
         let found = self.media.look_up(&dir, name)?;
         Ok((dir, found))
     }
 
-    /// The directory of a name and what it means, both locked.
+    /// The directory of a name and the name's meaning, with both inodes locked.
     fn locked(&self, cred: &Cred, dir: Nid, name: &[u8]) -> Result<(Locked<'_>, Inode, Found)> {
         loop {
             let (_, before) = {
@@ -69,12 +71,12 @@ impl F2fs {
         }
     }
 
-    /// The directory that an inode says it lies in.
+    /// The parent directory that is stored in an inode.
     fn lies_in(&self, found: (Nid, FileKind)) -> Option<Nid> {
         self.media.inode(found.0).ok().map(|inode| Nid(inode.block().parent.get()))
     }
 
-    /// The inode that an entry names, of the kind that the entry says.
+    /// The inode of an entry; it must be of the entry's kind.
     fn child_of(&self, dir: &Inode, found: (Nid, FileKind)) -> Result<Inode> {
         let child = self.child(dir, found.0)?;
         if child.kind == found.1 {
@@ -86,7 +88,8 @@ impl F2fs {
         )))
     }
 
-    /// What goes when a name goes that means this inode, which its directory and the one that it says it lies in are locked with.
+    /// What is removed with a name that leads to this inode. The inode, its directory, and the parent stored
+    /// in it are locked.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Io`] if not all of it can be read.
@@ -100,10 +103,11 @@ impl F2fs {
         let above = Nid(block.parent.get());
         let is_lost = block.advise & advise_flag::LOST_PARENT != 0;
         if !is_lost && (above, own) != (dir.nid, name) && above != child.nid {
-            // Linux leaves old names there: that one counts only if it is a name of this inode.
+            // Linux leaves old names in inodes. The stored name counts only if it leads to this inode.
             match self.media.inode(above).and_then(|above| self.media.look_up(&above, own)) {
                 Ok(Some((nid, _))) if nid == child.nid => return Ok(Loss::Entry),
-                // It may be one: so the inode stays. If it is none, fsck.f2fs finds an inode without a name.
+                // The name may be valid, so the inode stays. If it is not, fsck.f2fs finds an inode without a
+                // name.
                 Err(Error::Corrupt(_) | Error::Io(_)) => return Ok(Loss::Entry),
                 _ => {}
             }
@@ -130,7 +134,7 @@ impl F2fs {
         child.allows(Alteration::Attributes)
     }
 
-    /// Makes something under a name, and gives it to `then` before anybody else finds it.
+    /// Makes an inode with a name, and calls `then` before any other call can find it.
     pub(crate) fn make_named<R>(
         &self,
         cred: &Cred,
@@ -199,7 +203,7 @@ impl F2fs {
         })
     }
 
-    /// A name comes; its directory says so. Link counts of what it means are the caller's.
+    /// Adds a name, and updates its directory. The caller updates the inode's link count.
     pub(crate) fn enter(
         &self,
         change: &Change<'_>,
@@ -212,7 +216,7 @@ impl F2fs {
         self.touch_dir(dir, i32::from(is_dir(child)), now)
     }
 
-    /// A name goes.
+    /// Removes a name.
     fn leave(
         &self,
         change: &Change<'_>,
@@ -234,7 +238,7 @@ impl F2fs {
         })
     }
 
-    /// An inode has lost a name, a directory its only one.
+    /// Updates the links of an inode that has lost a name; a directory has lost its only one.
     pub(crate) fn lose_link(&self, change: &Change<'_>, child: (Nid, FileKind), now: Time) -> Result<()> {
         self.media.space()?.since.beyond(child.0);
         let links = self.media.change_inode(child.0, |block| {
@@ -247,7 +251,7 @@ impl F2fs {
         if links > 0 { Ok(()) } else { self.end_unless_open(change, child.0) }
     }
 
-    /// One more name of what is no directory.
+    /// Adds a name to an inode that is not a directory.
     pub(crate) fn link_named(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Inode> {
         let (nid, parent) = (nid_of(ino)?, nid_of(parent)?);
         let look = || {
@@ -276,7 +280,7 @@ impl F2fs {
             self.got_name(nid);
             self.media.space()?.since.beyond(nid);
             self.media.change_inode(nid, |block| {
-                // Whose name the inode says is the newest one, and not the only one.
+                // The name stored in the inode is its newest, and not its only one.
                 if block.links.get() > 0 {
                     block.advise |= advise_flag::LOST_PARENT;
                 }
@@ -288,7 +292,7 @@ impl F2fs {
         })
     }
 
-    /// A name goes, and what it means with the last one.
+    /// Removes a name, and frees its inode if it was the last name.
     pub(crate) fn unlink_named(&self, cred: &Cred, parent: Ino, name: &[u8], dir_wanted: bool) -> Result<()> {
         let parent = nid_of(parent)?;
         let look = || {
@@ -317,13 +321,13 @@ impl F2fs {
         })
     }
 
-    /// A checkpoint says which inodes without a name are open, as many as a pack of it holds.
+    /// A checkpoint lists the open inodes without a name; its pack has room for a limited number.
     fn has_room_for_orphan(&self) -> Result<()> {
         let most = crate::checkpoint::write::orphans_max(&self.media.geometry);
         if self.ledger().orphans.len() < most { Ok(()) } else { Err(Error::NoSpace) }
     }
 
-    /// Moves a name.
+    /// Renames.
     pub(crate) fn rename_named(
         &self,
         cred: &Cred,
@@ -333,7 +337,8 @@ impl F2fs {
     ) -> Result<()> {
         let (from, to) = (nid_of(parent)?, nid_of(new_parent)?);
         let look = || {
-            // What lies above what does not change while it is looked at. A rename within a directory neither looks nor changes it.
+            // The latch keeps the ancestors unchanged during the check. A rename within a directory neither
+            // checks nor changes them.
             let latch = || self.guards.renames.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let renames = (from != to).then(latch);
             loop {
@@ -346,7 +351,7 @@ impl F2fs {
                 let (old, target) = (before.0.ok_or(Error::NotFound)?, before.1);
                 let m =
                     Move { from, old_name: name.bytes(), to, new_name: new_name.bytes(), old, target, mode };
-                // While no inode is held: those above are, one by one.
+                // Called while no inode is locked: the check locks the ancestors one by one.
                 let loops = if from == to { Ok(()) } else { self.check_loops(&m) };
                 let lies_in = target.and_then(|found| self.lies_in(found));
                 let others = [target.map(|target| target.0), lies_in].into_iter().flatten();
@@ -369,7 +374,8 @@ impl F2fs {
         })
     }
 
-    /// `loops`: what `check_loops` says. `None`: both names are the same file's, and stay. Else what goes with the name that is replaced.
+    /// `loops`: the result of `check_loops`. `None`: both names lead to one file, and stay. Otherwise: what
+    /// is removed with the replaced name.
     fn may_be_moved(
         &self,
         cred: &Cred,
@@ -422,7 +428,7 @@ impl F2fs {
         self.touch_dir(m.to, left - came, now)
     }
 
-    /// An inode has another name, perhaps in another directory.
+    /// Updates an inode for its new name, perhaps in another directory.
     fn moved(
         &self,
         change: &Change<'_>,
@@ -441,9 +447,8 @@ impl F2fs {
         })
     }
 
-    /// No directory goes below itself, and none is replaced by what is below it. With the latch of renames, which keeps the order of
-    /// directories,
-    /// and no inode.
+    /// Refuses to move a directory below itself, and to replace a directory by one of its descendants. Called
+    /// with the latch of renames, which keeps the order of directories, and with no inode locked.
     fn check_loops(&self, m: &Move<'_>) -> Result<()> {
         let below = Error::InvalidArgument("a directory cannot be moved below itself");
         if breaks(Breach::LoopsAllowed) {
@@ -464,7 +469,7 @@ impl F2fs {
         if !is_dir(above) {
             return Ok(false);
         }
-        // A directory that is its own ancestor is damage, and must not keep a thread.
+        // A directory that is its own ancestor is damage, and must not loop for ever.
         for _ in 0..=self.media.geometry.nids() {
             if dir == above.0 {
                 return Ok(true);
@@ -479,7 +484,7 @@ impl F2fs {
         Err(Error::Corrupt(format!("directory {} is below itself", dir.0)))
     }
 
-    /// What goes with the name that is replaced, if one is.
+    /// Checks the permissions. Returns what is removed with a replaced name.
     fn may_move(&self, cred: &Cred, m: &Move<'_>, (from, to): (&Inode, &Inode)) -> Result<Loss> {
         let old = self.child_of(from, m.old)?;
         self.may_remove(cred, from, &old)?;

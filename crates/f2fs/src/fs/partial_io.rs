@@ -1,7 +1,8 @@
 //! Calls that read or write a part of an open file.
 //!
-//! With `f2fs` a writer has the file to itself. With `f2fs-rl` a write over pages that are there holds these alone (`range_lock`); one that
-//! extends the file, fills a hole or finds the bytes inline takes the file to itself, as any other change does.
+//! With `f2fs` a writer locks the whole file. With `f2fs-rl` a write over existing pages locks only these
+//! (`range_lock`). A write that extends the file, fills a hole or finds inline content locks the whole file,
+//! as any other change does.
 
 use super::attrs::regular;
 use crate::change::Need;
@@ -16,7 +17,7 @@ use heddle_range_lock::Access;
 use heddle_vfs::{Error, FileKind, FileSystem, Handle, Result, room_for};
 use std::sync::RwLockReadGuard;
 
-/// A part of a file that is held. What is dropped first stands first.
+/// A locked part of a file. Fields are in the order in which they are dropped.
 struct Part<'f> {
     inode: Inode,
     _range: Option<HeldRange<'f>>,
@@ -24,7 +25,7 @@ struct Part<'f> {
 }
 
 impl F2fs {
-    /// What is read is of one instant.
+    /// Reads a part; the bytes are of one instant.
     pub(crate) fn read_part(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let _inside = self.inside();
         let part = self.part(handle, offset, buf.len(), Access::Shared)?;
@@ -35,7 +36,8 @@ impl F2fs {
         }
     }
 
-    /// All of `buf`, or nothing; across the largest size as much as there is room for. How much.
+    /// Writes all of `buf`, or nothing; at the largest size as much as there is room for. Returns the number
+    /// of bytes.
     pub(crate) fn write_part(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
         match self.write_all(handle, offset, buf) {
             Err(Error::FileTooBig) => {
@@ -46,7 +48,7 @@ impl F2fs {
         }
     }
 
-    /// All of `buf`, or nothing.
+    /// Writes all of `buf`, or nothing.
     fn write_all(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<()> {
         if self.ranges.is_some() && self.write_over(handle, offset, buf)? {
             return Ok(());
@@ -54,7 +56,7 @@ impl F2fs {
         self.write_at(handle, buf, Alteration::Content, |_| offset).map(drop)
     }
 
-    /// Writes over pages that are there; false if not all are, or too many wait in memory.
+    /// Overwrites existing pages. Returns false if not all exist, or if too many pages are in memory.
     fn write_over(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<bool> {
         if !handle.flags.write {
             return Err(Error::BadHandle);
@@ -67,7 +69,7 @@ impl F2fs {
         regular(inode)?;
         inode.allows(Alteration::Content)?;
         inode.readable()?;
-        // What is in memory goes to the device while its file is nobody else's (R1).
+        // Pages in memory are written to the device only under an exclusive lock of their file (R1).
         let fits = end <= inode.size_bytes && self.media.pages.count() < PAGES_MANY;
         if !fits || !self.media.has_pages(inode, offset, end)? {
             return Ok(false);
@@ -81,7 +83,7 @@ impl F2fs {
         Ok(true)
     }
 
-    /// The inode of an open file, a part of which is held, if parts are.
+    /// The inode of an open file, with a part of it locked if the variant locks parts.
     fn part(&self, handle: &Handle, offset: u64, len_bytes: usize, access: Access) -> Result<Part<'_>> {
         let nid = nid_of(handle.ino)?;
         let stripe = self.guards.shared(nid);

@@ -1,4 +1,4 @@
-//! Inodes without a name: made so, or removed while they are open.
+//! Inodes without a name: made without one, or removed while they are open.
 
 use crate::change::{Change, Need};
 use crate::ids::Nid;
@@ -7,13 +7,13 @@ use crate::planted::{Breach, breaks};
 use heddle_vfs::Result;
 
 impl F2fs {
-    /// It has a name.
+    /// Notes that an inode has a name now.
     pub(crate) fn got_name(&self, nid: Nid) {
         self.opened.got_name(nid);
         self.ledger().orphans.remove(&nid);
     }
 
-    /// An inode has lost its last name: it is no more, unless it is open. The inode is locked.
+    /// Frees an inode that has lost its last name, unless it is open. The inode is locked.
     pub(crate) fn end_unless_open(&self, change: &Change<'_>, nid: Nid) -> Result<()> {
         if self.opened.has(nid) && !breaks(Breach::EndsWhileOpen) {
             self.ledger().orphans.insert(nid);
@@ -22,16 +22,16 @@ impl F2fs {
         change.end(nid)
     }
 
-    /// A handle goes.
+    /// Closes a handle.
     pub(crate) fn close(&self, nid: Nid) {
         let inside = self.inside();
         let locked = self.guards.alone(&[nid]);
         let is_orphan = self.opened.take(nid) && self.ledger().orphans.contains(&nid);
         let is_orphan = is_orphan && !breaks(Breach::NamelessStays);
-        // What cannot be read to its end stays on the list, for fsck.f2fs.
+        // An inode that cannot be read completely stays on the list, for fsck.f2fs.
         let can_end = || self.media.inode(nid).and_then(|inode| self.media.check_end(&inode)).is_ok();
         if is_orphan && can_end() && self.watched(|| self.media.set_aside(Need::NONE)?.end(nid)).is_ok() {
-            // What failed is ended by the next mount.
+            // If this fails, the next mount frees it.
             self.ledger().orphans.remove(&nid);
         }
         drop((locked, inside));
