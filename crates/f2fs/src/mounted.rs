@@ -1,4 +1,4 @@
-//! A mounted image: the open image, and what calls share beside it.
+//! A mounted image: the open image, and the state that its calls share.
 
 pub(crate) mod call_gate;
 pub(crate) mod guards;
@@ -19,16 +19,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct F2fs {
     pub(crate) media: Media,
     pub(crate) guards: Guards,
-    /// If a file may have many writers.
+    /// Present if a file may have several writers at a time.
     pub(crate) ranges: Option<Ranges>,
     pub(crate) opened: OpenFiles,
     pub(crate) looks: Looks,
     pub(crate) ledger: Mutex<Ledger>,
-    /// See [`F2fs::has_failed`].
+    /// Value of [`F2fs::has_failed`].
     pub(crate) failed: AtomicBool,
-    /// Whose nodes go into the log next, see `fsync`.
+    /// Held to write nodes to the log, see `fsync`.
     pub(crate) chain: Mutex<()>,
-    /// See [`F2fs::set_prompt`].
+    /// Value of [`F2fs::set_prompt`].
     pub(crate) prompt_content: AtomicBool,
     pub(crate) prompt_names: AtomicBool,
     pub(crate) generation: AtomicU32,
@@ -44,6 +44,6 @@ impl F2fs {
 
     /// Generation of a new inode.
     pub(crate) fn next_generation(&self) -> u32 {
-        self.generation.fetch_add(1, Relaxed) // ORDERING: Relaxed, only different from others.
+        self.generation.fetch_add(1, Relaxed) // ORDERING: Relaxed, it only has to be unique.
     }
 }

@@ -1,10 +1,12 @@
-//! Where a node is: what changed since the checkpoint, else the copy of the table's block that counts.
+//! The position of each node: from the changes since the checkpoint, or else from the valid copy of the
+//! table's block.
 //!
-//! The two copies of a block are in adjacent segments: blocks 0 to 511 of the table are at 0 to 511 or 512 to 1023, and so on.
+//! The two copies of a block are in adjacent segments: blocks 0 to 511 of the table are at 0 to 511 or 512 to
+//! 1023, and so on.
 //!
-//! State       one lock over all of it (Linux' `nat_tree_lock`). Entries that were read are kept: they are those of the copies that count.
-//! Invariants  T1  a number is given out only if it is free, in memory and in the last checkpoint: a node that the checkpoint has is not
-//!                 mistaken for a later one of its number.
+//! State       one lock over all of it (Linux' `nat_tree_lock`). Entries that were read are cached; they are those of the valid copies.
+//! Invariants  T1  a number is handed out only if it is free in memory and in the last checkpoint: so a node of the checkpoint is not
+//!                 mistaken for a later one of the same number.
 
 use crate::device::Device;
 use crate::format::{NAT_ENTRIES, NatBlock, NatEntry, SEGMENT_BLOCKS, bit_msb, set_bit_msb};
@@ -17,11 +19,11 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Numbers below are no files.
+/// Smaller numbers are no files.
 const FIRST_NID: u32 = 4;
-/// Entries that are kept: some 2 MiB.
+/// Number of cached entries: some 2 MiB.
 const KEPT_MAX: usize = 1 << 16;
-/// Blocks of the table that are looked through for free numbers at a time.
+/// Number of table blocks searched for free numbers at a time.
 const BLOCKS_A_LOOK: u32 = 8;
 
 /// The table.
@@ -29,7 +31,7 @@ pub(crate) struct Nat {
     start: BlockAddr,
     nids: u32,
     state: RwLock<State>,
-    /// How many numbers came free since the checkpoint.
+    /// Number of node numbers freed since the checkpoint.
     freed: AtomicUsize,
 }
 
@@ -37,15 +39,15 @@ pub(crate) struct Nat {
 struct State {
     bitmap: Vec<u8>,
     changes: ByNid<NatEntry>,
-    /// Read, not changed.
+    /// Read and unchanged entries.
     kept: ByNid<NatEntry>,
-    /// Freed since the checkpoint (T1).
+    /// Numbers freed since the checkpoint (T1).
     freed: Nids,
-    /// Known to be free.
+    /// Numbers known to be free.
     unused: Vec<Nid>,
-    /// Free, and kept for changes under way.
+    /// Free numbers, reserved for changes under way.
     aside: Nids,
-    /// Block of the table to look at next.
+    /// The block of the table to search next.
     next_look: u32,
 }
 
@@ -66,9 +68,9 @@ impl Nat {
         }
     }
 
-    /// How many numbers came free since the checkpoint: behind the next one they can be taken again (T1).
+    /// Number of node numbers freed since the checkpoint; after the next one they can be reused (T1).
     pub(crate) fn freed(&self) -> usize {
-        self.freed.load(Relaxed) // ORDERING: Relaxed, an estimate, for the decision when to make one.
+        self.freed.load(Relaxed) // ORDERING: Relaxed, an estimate, to decide when to make a checkpoint.
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
@@ -79,7 +81,7 @@ impl Nat {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes changes in that are newer than the checkpoint.
+    /// Applies changes that are newer than the checkpoint.
     pub(crate) fn change(&self, newer: Vec<(Nid, NatEntry)>) {
         self.state_mut().changes.extend(newer);
     }
@@ -99,7 +101,7 @@ impl Nat {
         if state.kept.len() >= KEPT_MAX {
             state.kept.clear();
         }
-        // A change made meanwhile comes first; a checkpoint cannot have been in between.
+        // A change made meanwhile takes precedence; a checkpoint cannot have been in between.
         state.kept.insert(nid, entry);
         Ok(state.known(nid).unwrap_or(entry))
     }
@@ -115,14 +117,14 @@ impl Nat {
         Ok(table(&device.block(self.place(state, block, false))?[..])?.entries[entry])
     }
 
-    /// Where the copy of the table's block `block` is that counts, or the `other` one.
+    /// Position of the valid copy of the table's block `block`, or of the `other` copy.
     fn place(&self, state: &State, block: u32, other: bool) -> BlockAddr {
         let (pair, within) = (block / SEGMENT_BLOCKS, block % SEGMENT_BLOCKS);
         let second = if bit_msb(&state.bitmap, block as usize) != other { SEGMENT_BLOCKS } else { 0 };
         self.start.plus(pair * 2 * SEGMENT_BLOCKS + second + within)
     }
 
-    /// The node is here now.
+    /// Notes the node's new block.
     pub(crate) fn moved(&self, device: &Device, nid: Nid, addr: BlockAddr) -> Result<NatEntry> {
         let mut state = self.state_mut();
         let old = self.entry(&state, device, nid)?;
@@ -130,10 +132,9 @@ impl Nat {
         Ok(old)
     }
 
-    /// Numbers that no node has, kept for a change, with their entries.
+    /// Reserves free numbers for a change. Returns them with their entries.
     ///
-    /// # Errors
-    /// [`Error::NoInodes`] if there are not so many.
+    /// # Errors [`Error::NoInodes`] if there are too few.
     pub(crate) fn set_aside(&self, device: &Device, count: usize) -> Result<Vec<(Nid, NatEntry)>> {
         let mut state = self.state_mut();
         let mut found = Vec::new();
@@ -151,7 +152,7 @@ impl Nat {
                 }
             }
         }
-        // The first that was found is taken first.
+        // The first number found is taken first.
         found.reverse();
         Ok(found)
     }
@@ -163,7 +164,7 @@ impl Nat {
         state.unused.pop().ok_or(Error::NoInodes)
     }
 
-    /// A number that was set aside is a node's, of the inode `ino`; `None`: it is an inode's.
+    /// A reserved number becomes a node's, of the inode `ino`; `None`: an inode's.
     pub(crate) fn take(&self, nid: Nid, old: NatEntry, ino: Option<Nid>) {
         let mut state = self.state_mut();
         let ino = U32::new(ino.unwrap_or(nid).0);
@@ -171,7 +172,7 @@ impl Nat {
         state.changes.insert(nid, NatEntry { ino, addr: U32::new(BlockAddr::NEW.0), ..old });
     }
 
-    /// Numbers that were set aside, and not taken.
+    /// Returns reserved numbers that were not taken.
     pub(crate) fn give_back(&self, numbers: &[(Nid, NatEntry)]) {
         if numbers.is_empty() {
             return;
@@ -183,7 +184,7 @@ impl Nat {
         }
     }
 
-    /// The free number of an inode that is newer than the checkpoint, before any other number is taken.
+    /// Takes the free number of an inode that is newer than the checkpoint, before any other number is taken.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it is not free.
@@ -197,11 +198,11 @@ impl Nat {
         Ok(())
     }
 
-    /// Looks for free numbers, block by block from where it looked last, until some are found or all blocks were seen. A block that cannot
-    /// be read has no free number.
+    /// Searches for free numbers, block by block from the end of the last search, until some are found or all
+    /// blocks were searched. A block that cannot be read has no free number.
     ///
     /// # Errors
-    /// [`Error::Io`] if nothing is found and a block could not be read.
+    /// [`Error::Io`] if none is found and a block could not be read.
     fn look(&self, state: &mut State, device: &Device) -> Result<()> {
         let blocks = self.nids / NAT_ENTRIES as u32;
         let mut looked = 0;
@@ -236,8 +237,8 @@ impl Nat {
         }
     }
 
-    /// The number is free, from the next checkpoint on to be taken again. Blocks that say they are of its old life are known by the
-    /// version.
+    /// Frees the number; it can be reused after the next checkpoint. Blocks of its old node are recognised by
+    /// the version.
     pub(crate) fn free(&self, device: &Device, nid: Nid) -> Result<NatEntry> {
         let mut state = self.state_mut();
         let old = self.entry(&state, device, nid)?;
@@ -248,7 +249,7 @@ impl Nat {
         Ok(old)
     }
 
-    /// Writes what changed into the copies that do not count, and says which copies count then.
+    /// Writes the changes to the invalid copies. Returns the bitmap that makes these copies valid.
     pub(crate) fn write(&self, device: &Device) -> Result<Vec<u8>> {
         let mut state = self.state_mut();
         let mut blocks: BTreeMap<u32, Vec<(Nid, NatEntry)>> = BTreeMap::new();
@@ -262,7 +263,7 @@ impl Nat {
             for (nid, entry) in entries {
                 table.entries[nid.0 as usize % NAT_ENTRIES] = entry;
             }
-            // It counts, for a reader that goes on, only when it is there.
+            // Readers use the new copy only when it is written.
             device.write(self.place(&state, block, true), table.as_bytes())?;
             let other = !bit_msb(&state.bitmap, block as usize);
             set_bit_msb(&mut state.bitmap, block as usize, other);
@@ -275,14 +276,14 @@ impl Nat {
         Ok(state.bitmap.clone())
     }
 
-    /// The checkpoint counts.
+    /// Called when the checkpoint is valid.
     pub(crate) fn checkpointed(&self) {
         let mut state = self.state_mut();
         state.freed.clear();
         self.freed.store(0, Relaxed); // ORDERING: Relaxed, as in `freed`.
     }
 
-    /// A number to look from for free ones.
+    /// The number at which the next search for free ones begins.
     pub(crate) fn next_free(&self) -> Nid {
         let state = self.state();
         Nid((state.next_look * NAT_ENTRIES as u32).max(FIRST_NID))
@@ -304,7 +305,7 @@ mod tests {
         let state = State { bitmap: vec![0x40; 128], ..State::default() };
         let nat =
             Nat { start: BlockAddr(1000), nids: 0, state: RwLock::default(), freed: AtomicUsize::new(0) };
-        // The bitmap says the second copy of every eighth block, from block 1 on.
+        // The bitmap selects the second copy of every eighth block, from block 1 on.
         for (block, place) in [(0, 1000), (1, 1513), (2, 1002), (511, 1511), (512, 2024), (513, 2537)] {
             assert_eq!(nat.place(&state, block, false), BlockAddr(place), "block {block}");
             let other = if bit_msb(&state.bitmap, block as usize) { place - 512 } else { place + 512 };
@@ -316,7 +317,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(8 * BLOCK_BYTES as u64).unwrap();
         let device = Device::open(file.path(), Access::Write).unwrap();
-        // The second copy of block 0 counts, which lies behind the end of the device.
+        // The second copy of block 0 is valid; it lies behind the end of the device.
         let state = State { bitmap: vec![0x80; 128], ..State::default() };
         let nids = 2 * NAT_ENTRIES as u32;
         let nat = Nat { start: BlockAddr(2), nids, state: RwLock::new(state), freed: AtomicUsize::new(0) };

@@ -1,9 +1,9 @@
 //! A cache of validated nodes. A node enters it only if its footer matches its entry in the node table.
 //!
-//! State       nodes by number, in shards, each under a lock: those that were read, which a full shard forgets, and those that
-//!             were changed, which stay until a checkpoint or the log has them. A node that was handed out stays as it was then.
-//! Invariants  N1  a node that is handed out lies in the main area and bears its number and its inode.
-//!             N2  a node is read from the device, and put where it is written, under its shard's lock: what is kept is the newest.
+//! State       nodes by number, in shards, each with a lock: unchanged nodes, which a full shard evicts, and
+//!             changed nodes, which stay until a checkpoint or the log has them. A node that was handed out never changes.
+//! Invariants  N1  a node that is handed out lies in the main area and has its number and its inode in its footer.
+//!             N2  a node is read, and its new position noted after a write, under its shard's lock: the cache has the newest one.
 
 pub(crate) mod block_map;
 
@@ -32,11 +32,11 @@ pub(crate) struct Nodes {
     pub(crate) nat: Nat,
     shards: [RwLock<Shard>; SHARDS],
     changed: AtomicUsize,
-    /// The changed nodes of each inode, and their places. Taken while a shard is locked.
+    /// The changed nodes of each inode, and their places. Locked while a shard is locked.
     changed_of: [Mutex<ByNid<ByNid<u32>>>; SHARDS],
-    /// What the checksums of inodes start from, if they have any.
+    /// Start value of the checksums of inodes, if they have any.
     inode_seed: Option<u32>,
-    /// Where fsyncs and epochs go, if not onto the device.
+    /// The log for fsyncs and epochs, if there is one.
     pub(crate) log: Option<NodeLog>,
 }
 
@@ -46,11 +46,11 @@ struct Shard {
     changed: ByNid<Changed>,
 }
 
-/// A node that is to be written.
+/// A changed node.
 #[derive(Clone)]
 pub(crate) struct Changed {
     pub(crate) now: Arc<NodeBlock>,
-    /// As it was when it was last durable, for a log that takes what differs; nothing of a new one.
+    /// Its last durable state, for a log that stores differences; `None` for a new node.
     pub(crate) before: Option<Arc<NodeBlock>>,
 }
 
@@ -78,12 +78,12 @@ impl Nodes {
         &self.shards[nid.0 as usize % SHARDS]
     }
 
-    /// Nodes that are to be written.
+    /// Number of changed nodes.
     pub(crate) fn changed(&self) -> usize {
-        self.changed.load(Relaxed) // ORDERING: Relaxed, an estimate, for the decision when to write.
+        self.changed.load(Relaxed) // ORDERING: Relaxed, an estimate, to decide when to write.
     }
 
-    /// The nodes of an inode that are to be written, it included, and their places.
+    /// The changed nodes of an inode, including itself, and their places.
     pub(crate) fn changed_of(&self, ino: Nid) -> Vec<(Nid, u32)> {
         let of = self.changes(ino);
         let mut nodes: Vec<_> =
@@ -142,7 +142,7 @@ impl Nodes {
         Ok(change(Arc::make_mut(&mut node.now)))
     }
 
-    /// A node of a number that was free.
+    /// Adds a node under a number that was free.
     pub(crate) fn add(&self, nid: Nid, node: Arc<NodeBlock>) {
         steps::take();
         let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +154,7 @@ impl Nodes {
         shard.changed.insert(nid, Changed { now: node, before: None });
     }
 
-    /// The node is no more.
+    /// Removes a node.
     pub(crate) fn forget(&self, nid: Nid) {
         steps::take();
         let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +164,8 @@ impl Nodes {
         }
     }
 
-    /// Gives every changed node to `write`, which puts it onto the device. The checksums of inodes are put right by [`Nodes::seal`].
+    /// Calls `write` for every changed node; `write` puts it on the device. [`Nodes::seal`] updates the
+    /// checksums of inodes.
     pub(crate) fn write(&self, mut write: impl FnMut(&mut NodeBlock) -> Result<()>) -> Result<()> {
         for shard in &self.shards {
             let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +177,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// The same of one node, if it was changed.
+    /// The same for one node, if it was changed.
     pub(crate) fn write_one(
         &self,
         nid: Nid,
@@ -202,7 +203,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Gives a node that only the log has to `write`, which puts it onto the device.
+    /// Calls `write` for a node that is newest in the log; `write` puts it on the device.
     pub(crate) fn fold(
         &self,
         device: &Device,
@@ -214,7 +215,7 @@ impl Nodes {
         self.write_one(nid, write)
     }
 
-    /// A changed node, for the log; `None`: it is not changed.
+    /// A changed node, for the log; `None`: it is unchanged.
     pub(crate) fn changed_node(&self, nid: Nid) -> Option<Changed> {
         self.shard(nid).read().unwrap_or_else(PoisonError::into_inner).changed.get(&nid).cloned()
     }
@@ -227,7 +228,7 @@ impl Nodes {
         self.shards.iter().flat_map(of_shard).collect()
     }
 
-    /// A changed node is in the log, as it is.
+    /// Notes that a changed node is in the log with its present content.
     pub(crate) fn logged(&self, nid: Nid) {
         let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = shard.changed.remove(&nid) {
@@ -236,7 +237,7 @@ impl Nodes {
         }
     }
 
-    /// Puts the checksum of an inode right, if it has one.
+    /// Updates the checksum of an inode, if it has one.
     pub(crate) fn seal(&self, node: &mut NodeBlock) {
         if let Some((_, right)) = self.checksum_of(inode_of(node)) {
             node.body[INODE_CHECKSUM_OFFSET_BYTES..][..4].copy_from_slice(&right.to_le_bytes());
@@ -246,7 +247,7 @@ impl Nodes {
     /// A node of the inode `ino`.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if there is none, or another one.
+    /// [`Error::Corrupt`] if there is none, or it belongs to another inode.
     pub(crate) fn get(
         &self,
         device: &Device,
@@ -264,7 +265,7 @@ impl Nodes {
         }
     }
 
-    /// The inode of this number; `None`: the number is free, or that of a node which is no inode.
+    /// The inode of this number; `None`: the number is free, or belongs to a node that is not an inode.
     pub(crate) fn inode(
         &self,
         device: &Device,
@@ -275,7 +276,7 @@ impl Nodes {
         Ok(found.filter(|node| node.footer.ino.get() == ino.0))
     }
 
-    /// The node of this number, whosever it is.
+    /// The node of this number, of any inode.
     pub(crate) fn any(
         &self,
         device: &Device,
@@ -300,7 +301,7 @@ impl Nodes {
         Ok(Some(node))
     }
 
-    /// N1.
+    /// Reads a node and checks it (N1).
     fn read(&self, device: &Device, geometry: &Geometry, nid: Nid) -> Result<Option<Arc<NodeBlock>>> {
         let entry = self.nat.find(device, nid)?;
         let addr = BlockAddr(entry.addr.get());
@@ -325,7 +326,7 @@ impl Nodes {
         )))
     }
 
-    /// The node that the device has there, whosever it is.
+    /// The node in this block of the device, of any inode.
     pub(crate) fn on_device(
         &self,
         device: &Device,
@@ -347,7 +348,7 @@ impl Nodes {
         }
     }
 
-    /// Its newest record is there: what was read before is older.
+    /// Notes the node's newest record; a node read before is older.
     pub(crate) fn located(&self, nid: Nid, place: Located) {
         if let Some(log) = &self.log {
             self.shard(nid).write().unwrap_or_else(PoisonError::into_inner).read.remove(&nid);
@@ -355,7 +356,7 @@ impl Nodes {
         }
     }
 
-    /// An inode bears the right checksum, if it should bear one.
+    /// Checks the checksum of an inode, if it should have one.
     pub(crate) fn check(&self, node: &NodeBlock) -> std::result::Result<(), String> {
         match self.checksum_of(inode_of(node)) {
             Some((stored, right)) if stored != right => {
@@ -365,7 +366,7 @@ impl Nodes {
         }
     }
 
-    /// The checksum that an inode bears, and the one that it should.
+    /// The checksum in an inode, and the correct one.
     fn checksum_of(&self, inode: &InodeBlock) -> Option<(u32, u32)> {
         let seed = self.inode_seed?;
         let is_inode = inode.footer.nid == inode.footer.ino;
@@ -385,12 +386,12 @@ pub(crate) fn pointers_of(node: &NodeBlock) -> &PointerNode {
     zerocopy::transmute_ref!(node)
 }
 
-/// The node as an inode, to change it.
+/// The node as an inode, for a change.
 pub(crate) fn inode_of_mut(node: &mut NodeBlock) -> &mut InodeBlock {
     zerocopy::transmute_mut!(node)
 }
 
-/// The node as pointers, to change them.
+/// The node as pointers, for a change.
 pub(crate) fn pointers_of_mut(node: &mut NodeBlock) -> &mut PointerNode {
     zerocopy::transmute_mut!(node)
 }

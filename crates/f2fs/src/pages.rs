@@ -1,4 +1,4 @@
-//! Pages of files in memory: those that the device does not have yet, and copies of those that it has.
+//! Pages of files in memory: changed pages, and a cache of unchanged ones.
 
 pub(crate) mod dirty_pages;
 pub(crate) mod page_cache;

@@ -1,82 +1,83 @@
-//! Promises of SEMANTICS.md that are broken on purpose: the test that a row names for F2FS images must see it (`cargo xtask breaches`).
+//! Promises of SEMANTICS.md that are broken on purpose: the test named for F2FS images must detect it (`cargo
+//! xtask breaches`).
 
 heddle_vfs::breaches! {
     /// One write in 64 returns and has changed nothing.
     WriteNotShown,
-    /// A write is two.
+    /// A write is done in two parts.
     WritesInTwo,
-    /// A write that found no space has moved the end of the file.
+    /// A write that fails with no space has moved the end of the file.
     FailedWriteGrows,
-    /// An append goes where the end was before others' appends.
+    /// An append goes to an end that other appends have moved meanwhile.
     AppendsAtOldEnd,
-    /// Bytes of the last page stay behind the end of a file that is cut.
+    /// A truncation leaves bytes of the last page behind EOF.
     CutOffComesBack,
-    /// Space that is allocated has to be had once more to be written.
+    /// A write to allocated space needs its space once more.
     AllocatedCostsAgain,
-    /// A range that is zeroed is one that is punched.
+    /// A range to be zeroed is punched instead.
     ZeroPunches,
-    /// What is allocated and was never written is data to lseek(2).
+    /// Allocated, unwritten space is data to lseek(2).
     ReservedIsData,
     /// An fsync that needs no checkpoint writes nothing.
     FsyncForgets,
     /// The device is not flushed before a checkpoint, or an epoch, counts.
     FlushForgotten,
-    /// A mount with `sync` or `dirsync` is one without.
+    /// A mount with `sync` or `dirsync` ignores the option.
     PromptForgotten,
-    /// Nodes that are taken in are written over before the checkpoint counts that has them.
+    /// Recovered nodes are overwritten before the checkpoint with their contents is valid.
     ChainWrittenOver,
-    /// The log ends before the checkpoint counts that has what it said.
+    /// The log ends before the checkpoint with its contents is valid.
     LogEndsFirst,
-    /// What a rename replaces is gone, durably, before the new name is there.
+    /// The inode that a rename replaces is removed, durably, before the new name exists.
     RenameInTwo,
-    /// A name is made whether it is there or not.
+    /// A name is made even if it exists.
     NamesTwice,
-    /// Directories are moved below themselves.
+    /// Directories may be moved below themselves.
     LoopsAllowed,
-    /// An inode ends with its last name, whether it is open or not.
+    /// An inode is freed with its last name, even if it is open.
     EndsWhileOpen,
-    /// A name that goes is counted still, unless it is the last.
+    /// A removed name is still counted, unless it is the last.
     LinksKept,
-    /// No end to the links of an inode.
+    /// The link count of an inode is not limited.
     LinksUnbounded,
-    /// One write in 64 that goes beyond the end leaves it where it was.
+    /// One write in 64 that goes beyond EOF does not change the size.
     SizeStays,
-    /// Everybody may do everything.
+    /// Permission bits are not checked.
     ModesUnasked,
-    /// A write takes the time of a clock that is up to 63 milliseconds late, and never as late as for the write before.
+    /// A write takes the time of a clock that is up to 63 milliseconds late, each time by another amount.
     TimesGoBack,
-    /// A write after a stat has the coarse clock's time.
+    /// A write after a stat carries the coarse clock's time.
     StatForgotten,
-    /// An attribute is made where it was to be replaced only, and the other way round.
+    /// An attribute is made where it should only be replaced, and the other way round.
     HowForgotten,
-    /// Access lists are not asked.
+    /// Access lists are not checked.
     ListsUnasked,
-    /// `RENAME_NOREPLACE` replaces.
+    /// `RENAME_NOREPLACE` replaces the target.
     NoReplaceReplaces,
-    /// The bytes of a removed file are never free.
+    /// The blocks of a removed file are never freed.
     RemovedStays,
-    /// A removal asks for space as a creation does.
+    /// A removal requires space as a creation does.
     RemovalNeedsSpace,
-    /// One block in 64 that comes free stays live.
+    /// One in 64 freed blocks stays live.
     BlocksLost,
-    /// A superblock's first word is not looked at.
+    /// The magic of a superblock is not checked.
     MagicUnasked,
-    /// A node log counts, whichever image it is of.
+    /// A node log of another image is accepted.
     AnyLogTaken,
-    /// A node whose old block is free already ends all changes of the image.
+    /// If a node's old block is free already, no change to the image is possible any more.
     DamageEndsAll,
     /// An attribute is removed before it is replaced.
     AttributesBlink,
-    /// A file without a name stays when its last handle goes.
+    /// A file without a name stays when its last handle is closed.
     NamelessStays,
-    /// A read is two.
+    /// A read is done in two parts.
     ReadsInTwo,
-    /// What is cut out of a file is a hole, durably, before what lies behind moves.
+    /// A collapsed range becomes a hole, durably, before the pages behind it move.
     ShiftInTwo,
-    /// Of the checkpoint's time and that of an fsync behind it the later counts.
+    /// Of the times in the checkpoint and in a later fsync, the larger counts.
     LatestTimeWins,
-    /// Nobody is told that there is no space for a store to a hole.
+    /// A store to a hole is permitted without space.
     StoresUnasked,
-    /// Nobody asks whether an image is in use by another name.
+    /// Other names of an image are not checked for uses.
     OtherNamesUnasked,
 }

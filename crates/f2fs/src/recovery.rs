@@ -1,4 +1,4 @@
-//! What was fsynced after the checkpoint, found and taken in at a mount.
+//! Recovery, at a mount, of nodes that were fsynced after the checkpoint.
 
 pub(crate) mod fsynced;
 pub(crate) mod node_log;

@@ -1,14 +1,14 @@
-//! The main area: which blocks are live, where each log writes next, and which segments are free.
+//! The main area: live blocks, the write position of each log, and free segments.
 //!
-//! State       one mutex over all of it (Linux' `sentry_lock`): a table of segments, six open ones with their summaries. Blocks go to
-//!             the end of a log, never into gaps.
-//! Invariants  G1  a block is live from its allocation to its release; the count of a segment is that of its bits.
-//!             G2  a segment is given to a log only if no block of it is live, in memory and in the last checkpoint: what the checkpoint
-//!                 names is there until the next one counts, whatever happens in between.
-//!             G3  a log always has a block left: it takes its next segment when it fills the one it has.
-//!             G4  the segments of a section hold data, or nodes: Linux cleans whole sections, and stops at one that is mixed.
-//! Crash order the summary of a full segment is written when it is closed; it counts no sooner than the checkpoint that makes its
-//!             blocks live. The SIT is written into the copies that do not count.
+//! State       one mutex over all of it (Linux' `sentry_lock`): a table of segments, six open ones with their summaries. Blocks are
+//!             added at the end of a log, never into gaps.
+//! Invariants  G1  a block is live from its allocation to its release; the count of a segment is the number of its bits.
+//!             G2  a segment is given to a log only if no block of it is live, in memory and in the last checkpoint. So all blocks of the
+//!                 checkpoint stay intact until the next one is valid.
+//!             G3  a log always has a block left: it takes its next segment when it fills the present one.
+//!             G4  the segments of a section hold only data, or only nodes: Linux cleans whole sections, and stops at a mixed one.
+//! Crash order the summary of a full segment is written when the segment is closed; it counts only with the checkpoint that makes its
+//!             blocks live. The SIT is written to the invalid copies.
 //! Source      F2FS paper (FAST '15) sections 2.3 and 2.4.
 
 pub(crate) mod room;
@@ -33,14 +33,14 @@ use summaries::Summaries;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Where a block goes, by how soon it will change; the numbers are those of the media.
+/// The log for a block, by how soon the block will change; the numbers are those of the media.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Log {
-    /// Entries of directories.
+    /// Directory entries.
     HotData = 0,
     /// Files.
     WarmData = 1,
-    /// What the cleaner moves.
+    /// Blocks moved by cleaning.
     ColdData = 2,
     /// Inodes and nodes of directories.
     HotNode = 3,
@@ -50,24 +50,24 @@ pub(crate) enum Log {
     ColdNode = 5,
 }
 
-/// Logs.
+/// Number of logs.
 pub(crate) const LOGS: usize = 6;
-/// Logs of data.
+/// Number of data logs.
 pub(crate) const DATA_LOGS: usize = 3;
 
-/// All of them, as the media numbers them.
+/// All logs, in the order of the media.
 pub(crate) const LOGS_IN_ORDER: [Log; LOGS] =
     [Log::HotData, Log::WarmData, Log::ColdData, Log::HotNode, Log::WarmNode, Log::ColdNode];
 
 /// An open segment.
 pub(crate) struct OpenLog {
     pub(crate) segment: Segno,
-    /// Where the next block goes.
+    /// Index of the next block.
     pub(crate) next: u32,
     pub(crate) summary: Box<SummaryBlock>,
 }
 
-/// What a checkpoint says of the main area.
+/// The checkpoint's state of the main area.
 pub(crate) struct Logs {
     pub(crate) sit_bitmap: Vec<u8>,
     pub(crate) sit_changes: Vec<(Segno, SitEntry)>,
@@ -88,14 +88,14 @@ struct State {
     table: Vec<Segment>,
     logs: Vec<OpenLog>,
     free: Free,
-    /// Changed since the last checkpoint.
+    /// Segments changed since the last checkpoint.
     changed: BTreeSet<Segno>,
     bitmap: Vec<u8>,
-    /// Not to be cleaned, and why.
+    /// Segments that must not be cleaned, with the reason.
     left_out: BTreeMap<Segno, String>,
 }
 
-/// Free segments, and the sections that consist of them.
+/// Free segments, and the sections that consist only of free segments.
 struct Free {
     all: BTreeSet<Segno>,
     per_section: u32,
@@ -126,7 +126,7 @@ impl Free {
         self.all.range(Segno(section.start)..Segno(section.end)).count() == self.per_section as usize
     }
 
-    /// False if it was free already.
+    /// Adds a segment. Returns false if it was free already.
     fn insert(&mut self, segno: Segno) -> bool {
         let is_new = self.all.insert(segno);
         self.whole_sections += usize::from(is_new && self.is_whole(segno));
@@ -139,24 +139,24 @@ impl Free {
     }
 }
 
-/// See the module.
+/// The segments of the main area.
 pub(crate) struct Segments {
     geometry: Geometry,
     state: Mutex<State>,
     summaries: Mutex<Summaries>,
 }
 
-/// Blocks of a log that lie together, live from now on.
+/// Contiguous blocks of a log, live from now on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) first: BlockAddr,
-    /// One at least.
+    /// Number of blocks, at least one.
     pub(crate) blocks: usize,
-    /// Where the log goes on.
+    /// The log's next block.
     pub(crate) behind: BlockAddr,
 }
 
-/// Where a log writes next, for the head of a checkpoint.
+/// A log's write position, for the head of a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
     pub(crate) segment: Segno,
@@ -164,7 +164,7 @@ pub(crate) struct Position {
 }
 
 impl Segments {
-    /// Reads the table, as of a checkpoint.
+    /// Reads the table of a checkpoint.
     pub(crate) fn read(
         device: &Device,
         geometry: &Geometry,
@@ -197,7 +197,8 @@ impl Segments {
         let mut free = Free::new(geometry.segments_per_section);
         let all = table.iter().enumerate().filter_map(empty).filter(|segno| !open.contains(segno));
         all.for_each(|segno| _ = free.insert(segno));
-        // What stood in the journal is in no block of the table yet, and the next checkpoint has an empty one.
+        // Changes from the journal are in no block of the table yet, and the next checkpoint has an empty
+        // journal.
         let changed = logs.sit_changes.iter().map(|(segno, _)| *segno).collect();
         let state = State {
             table,
@@ -210,8 +211,8 @@ impl Segments {
         Ok(Segments { geometry: geometry.clone(), state: Mutex::new(state), summaries: Mutex::default() })
     }
 
-    /// Linux fills gaps where few segments are free; here a log writes to its end. One that has live blocks before it takes another
-    /// segment.
+    /// Linux fills gaps when few segments are free; here a log writes to its end. A log with live blocks
+    /// behind its position takes another segment.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if there is none.
@@ -227,7 +228,7 @@ impl Segments {
         Ok(())
     }
 
-    /// The log goes on in a free segment.
+    /// Closes the open segment; the log continues in a free one.
     fn close(&self, device: &Device, state: &mut State, log: Log) -> Result<()> {
         // G3.
         let next = self.next_of(state, log).ok_or(Error::NoSpace)?;
@@ -247,12 +248,13 @@ impl Segments {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Segments that any log can take: those of whole sections.
+    /// Number of segments that any log can take: those in wholly free sections.
     pub(crate) fn free(&self) -> usize {
         self.state().free.in_whole_sections()
     }
 
-    /// Where a log goes on (G4): in its section, in one that has segments of its kind alone, in one that is free.
+    /// The next segment of a log (G4): in its section, in one with segments of its kind only, or in a free
+    /// one.
     fn next_of(&self, state: &State, log: Log) -> Option<Segno> {
         let free = &state.free;
         if free.per_section == 1 {
@@ -266,14 +268,15 @@ impl Segments {
         };
         let begun = || free.all.iter().copied().find(|segno| !free.is_whole(*segno) && fits(*segno));
         let whole = || free.all.iter().copied().find(|segno| free.is_whole(*segno));
-        // An image that mixes them already may have no other left.
+        // An image with mixed sections may have no other segment left.
         own.filter(|segno| fits(*segno)).or_else(begun).or_else(whole).or_else(|| free.all.first().copied())
     }
 
-    /// The next blocks of a log: as many of those asked for as its segment has room for. `entries` say whose they are.
+    /// The next blocks of a log: as many of those requested as fit its segment. `entries`: their owners.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], and nothing taken, if the log fills its segment and none is free: callers see to it that there are some.
+    /// [`Error::NoSpace`], with nothing taken, if the log fills its segment and none is free: callers ensure
+    /// that some are.
     pub(crate) fn allocate(
         &self,
         device: &Device,
@@ -305,7 +308,7 @@ impl Segments {
         Ok(Run { first: address(&self.geometry, segment, first as u32), blocks, behind })
     }
 
-    /// The block is dead. It is used again only after a checkpoint (G2).
+    /// Frees a block. It can be reused only after a checkpoint (G2).
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it was not live.
@@ -328,7 +331,8 @@ impl Segments {
         }
     }
 
-    /// Writes what changed of the table, into the copies that do not count, and says which copies count then.
+    /// Writes the changes of the table to the invalid copies. Returns the bitmap that makes these copies
+    /// valid.
     pub(crate) fn write(&self, device: &Device) -> Result<Vec<u8>> {
         let mut state = self.state();
         let blocks: BTreeSet<u32> = state.changed.iter().map(|segno| segno.0 / SIT_ENTRIES as u32).collect();
@@ -345,7 +349,8 @@ impl Segments {
         Ok(state.bitmap.clone())
     }
 
-    /// The checkpoint counts: what it does not name can be used again. These segments, in runs, which were not free before.
+    /// Called when the checkpoint is valid: blocks that it does not name can be reused. Returns the segments
+    /// that were not free before, in runs.
     pub(crate) fn checkpointed(&self) -> Vec<(BlockAddr, u32)> {
         let mut state = self.state();
         let state = &mut *state;
@@ -359,7 +364,7 @@ impl Segments {
         runs.map(|run| (address(&self.geometry, run[0], 0), run.len() as u32 * SEGMENT_BLOCKS)).collect()
     }
 
-    /// What a checkpoint says of the logs: where they write next, their summaries, and how many segments hold nothing.
+    /// The logs for a checkpoint: their positions, their summaries, and the number of free segments.
     pub(crate) fn positions(&self) -> (Vec<Position>, Vec<Box<SummaryBlock>>, u32) {
         let state = self.state();
         let positions =
@@ -371,12 +376,12 @@ impl Segments {
         (positions, summaries, empty as u32)
     }
 
-    /// It cannot be cleaned.
+    /// Excludes a segment from cleaning.
     pub(crate) fn leave_out(&self, segno: Segno, why: String) {
         self.state().left_out.insert(segno, why);
     }
 
-    /// Of each segment that is in use, in its order: are they nodes?
+    /// For each segment in use, in order: true if it holds nodes.
     #[cfg(feature = "testkit")]
     pub(crate) fn kinds(&self) -> Vec<Option<bool>> {
         let state = self.state();
@@ -387,12 +392,12 @@ impl Segments {
         state.table.iter().enumerate().map(used).collect()
     }
 
-    /// What cannot be cleaned.
+    /// Segments excluded from cleaning.
     pub(crate) fn left_out(&self) -> Vec<(Segno, String)> {
         self.state().left_out.iter().map(|(segno, why)| (*segno, why.clone())).collect()
     }
 
-    /// The live blocks of a closed segment and whose they are; true: they are nodes.
+    /// The live blocks of a closed segment and their owners; true: they are nodes.
     pub(crate) fn contents(
         &self,
         device: &Device,
@@ -413,7 +418,7 @@ impl Segments {
     }
 }
 
-/// The entry of a node's block.
+/// The summary entry of a node's block.
 pub(crate) fn of_node(nid: Nid) -> SummaryEntry {
     SummaryEntry { nid: U32::new(nid.0), version: 0, slot: U16::new(0) }
 }
@@ -426,7 +431,7 @@ fn address(geometry: &Geometry, segment: Segno, block: u32) -> BlockAddr {
     geometry.main.plus(segment.0 * SEGMENT_BLOCKS + block)
 }
 
-/// Where a block of the table is: the copy that counts, or the other one.
+/// Position of a block of the table: the valid copy, or the other one.
 fn place(geometry: &Geometry, bitmap: &[u8], block: u32, other: bool) -> BlockAddr {
     let half = geometry.sit_segments / 2 * SEGMENT_BLOCKS;
     let second = bit_msb(bitmap, block as usize) != other;

@@ -1,4 +1,4 @@
-//! What a writer counts: blocks, nodes and inodes in use, and the blocks that users may have.
+//! A writer's counts: blocks, nodes and inodes in use, and the blocks that users may have.
 
 pub(crate) mod fsync_tracker;
 
@@ -9,17 +9,17 @@ use crate::space::fsync_tracker::Since;
 use heddle_vfs::{Error, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// In use.
+/// Counts of what is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
-    /// Nodes, data, and pages that are reserved.
+    /// Nodes, data, and reserved pages.
     pub(crate) blocks: u64,
     pub(crate) nodes: u64,
     pub(crate) inodes: u64,
 }
 
 impl Counts {
-    /// As a checkpoint says.
+    /// The counts of a checkpoint.
     pub(crate) fn of(head: &CheckpointHead) -> Counts {
         Counts {
             blocks: head.blocks_valid.get(),
@@ -29,13 +29,13 @@ impl Counts {
     }
 }
 
-/// What a change has taken, less what it has given back.
+/// The counts that a change has taken, less those that it has freed.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Taken {
     pub(crate) blocks: i64,
     pub(crate) nodes: i64,
     pub(crate) inodes: i64,
-    /// Blocks taken, whether they were given back or not.
+    /// Blocks taken, including those that were freed again.
     pub(crate) ever: u64,
 }
 
@@ -49,7 +49,8 @@ pub(crate) struct Space {
 
 struct Counted {
     now: Counts,
-    /// Blocks in use at the last checkpoint, or epoch, and taken since, whether they were given back or not.
+    /// Blocks in use at the last checkpoint or epoch, plus all blocks taken since, including those that were
+    /// freed again.
     last: u64,
     taken: u64,
     /// Blocks that changes under way may still take.
@@ -72,32 +73,33 @@ impl Space {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is in use; what changes under way have taken is not counted yet.
+    /// The counts in use, without those of changes under way.
     pub(crate) fn counts(&self) -> Counts {
         self.locked().now
     }
 
-    /// Could so many blocks be set aside now?
+    /// Returns true if so many blocks could be reserved now.
     pub(crate) fn has(&self, blocks: u64) -> bool {
         let counted = self.locked();
         counted.now.blocks.saturating_add(counted.aside).saturating_add(blocks) <= self.blocks_user
     }
 
-    /// Is there space for all that the last checkpoint has, or epoch, and for what came since besides? After a crash both may be there.
-    /// A new name that took the place of one that went may need a block then.
+    /// Returns true if there is space for everything in the last checkpoint or epoch and, in addition, for
+    /// all changes since. After a crash both may exist: a new name in the place of a removed one may need a
+    /// block then.
     pub(crate) fn can_roll_forward(&self) -> bool {
         let names = self.since.names_left();
         let counted = self.locked();
         counted.last + counted.taken + names <= self.blocks_user
     }
 
-    /// An epoch counts.
+    /// Called when an epoch is valid.
     pub(crate) fn epoch_closed(&self) {
         self.since.epoch_closed();
         self.locked().begin_anew();
     }
 
-    /// A checkpoint counts. Blocks that hold nothing any more, in runs.
+    /// Called when a checkpoint is valid. Returns blocks that are not in use any more, in runs.
     pub(crate) fn checkpointed(&self) -> Vec<(BlockAddr, u32)> {
         let freed = self.segments.checkpointed();
         self.since.checkpointed();
@@ -105,7 +107,7 @@ impl Space {
         freed
     }
 
-    /// So many blocks are kept for a change (H1 of `change`).
+    /// Reserves so many blocks for a change (H1 of `change`).
     ///
     /// # Errors
     /// [`Error::NoSpace`].
@@ -121,7 +123,7 @@ impl Space {
         Ok(())
     }
 
-    /// A change is done, for which so many were kept.
+    /// Ends a change for which so many blocks were reserved.
     pub(crate) fn settle(&self, aside: u64, taken: Taken) {
         let mut counted = self.locked();
         counted.aside -= aside;
@@ -132,10 +134,10 @@ impl Space {
         now.inodes = now.inodes.saturating_add_signed(taken.inodes);
     }
 
-    /// So many more are in use than the checkpoint says.
+    /// Adds to the counts of the checkpoint.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if that is less than nothing.
+    /// [`Error::Corrupt`] if a count would become negative.
     pub(crate) fn recount(&self, blocks: i64, nodes: i64, inodes: i64) -> Result<()> {
         let now = &mut self.locked().now;
         let less = || Error::Corrupt("the node log takes away more than the image has".into());

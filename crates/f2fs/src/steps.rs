@@ -1,10 +1,12 @@
-//! Steps of changes: what a call does to nodes, pages, node numbers and blocks in memory, one after the other.
+//! Steps of changes: what a call does to nodes, pages, node numbers and blocks in memory, one after the
+//! other.
 //!
-//! A call whose last step fails, because the device does or what it holds makes no sense, has done the ones before. Nothing undoes them: so
-//! nobody writes them down either. The file system is not changed any more (`F2fs::failed`), and the next mount has what was durable.
-//! A call that fails before its first step has changed nothing, and says so alone.
+//! If a later step fails, because of the device or an inconsistency, the earlier ones are done. They are not
+//! undone; so they must not be written to the device either. The file system is not changed any more
+//! (`F2fs::failed`), and the next mount has the durable state. A call that fails before its first step has
+//! changed nothing, and only returns its error.
 //!
-//! State       a count of this thread's steps; of whichever image, for a call works on one.
+//! State       the number of this thread's steps, for all images: a call works on one.
 
 use std::cell::Cell;
 
@@ -12,12 +14,12 @@ thread_local! {
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What follows is a step.
+/// Called before each step.
 pub(crate) fn take() {
     TAKEN.with(|taken| taken.set(taken.get().wrapping_add(1)));
 }
 
-/// How many this thread has taken.
+/// Number of steps that this thread has taken.
 pub(crate) fn taken() -> u64 {
     TAKEN.with(Cell::get)
 }

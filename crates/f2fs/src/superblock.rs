@@ -1,4 +1,4 @@
-//! The superblock that counts, and where the areas are.
+//! The valid superblock, and the positions of the areas.
 //!
 //! Invariants  S1  the areas of a [`Geometry`] follow each other without a gap and end within the device.
 //!             S2  SIT and SSA have an entry for every segment of the main area.
@@ -14,7 +14,7 @@ use crate::planted::{Breach, breaks};
 use heddle_vfs::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Features that change nothing for readers, or that are refused file by file.
+/// Features that do not affect readers, or are refused file by file.
 const READ: u32 = feature::ENCRYPT
     | 0x4
     | feature::EXTRA_ATTR
@@ -29,7 +29,7 @@ const READ: u32 = feature::ENCRYPT
     | feature::CASEFOLD
     | feature::COMPRESSION;
 
-/// Where everything is.
+/// The positions of all areas.
 #[derive(Clone, Debug)]
 pub struct Geometry {
     /// Blocks of the file system.
@@ -38,7 +38,7 @@ pub struct Geometry {
     pub segments_per_section: u32,
     /// First checkpoint pack; the second is a segment further.
     pub checkpoint: BlockAddr,
-    /// Blocks of a pack that hold its version bitmaps, if its head has no room for them.
+    /// Number of blocks of a pack that hold its version bitmaps, if its head has no room for them.
     pub checkpoint_payload: u32,
     /// Segment information table.
     pub sit: BlockAddr,
@@ -57,19 +57,19 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Is this a block of the main area?
+    /// Returns true if this is a block of the main area.
     pub(crate) fn in_main(&self, addr: BlockAddr) -> bool {
         let end = u64::from(self.main.0) + u64::from(self.main_segments) * u64::from(SEGMENT_BLOCKS);
         addr >= self.main && u64::from(addr.0) < end
     }
 
-    /// Numbers that nodes can have.
+    /// Limit of node numbers.
     pub(crate) fn nids(&self) -> u32 {
         (self.nat_segments / 2).saturating_mul(SEGMENT_BLOCKS).saturating_mul(NAT_ENTRIES as u32)
     }
 }
 
-/// Reads the first copy that is right.
+/// Reads the first valid copy.
 pub(crate) fn read(device: &Device) -> Result<(Superblock, Geometry), OpenError> {
     let image = || device.path().to_owned();
     let mut wrong = Vec::new();
@@ -87,7 +87,7 @@ pub(crate) fn read(device: &Device) -> Result<(Superblock, Geometry), OpenError>
         }
     }
     match damaged {
-        // What it says of itself may be why it cannot be made sense of.
+        // A field of the superblock may explain why it is refused.
         Some((found, what)) => {
             refuse_unread(device, &found)?;
             Err(OpenError::Damaged { image: image(), what })
@@ -104,8 +104,8 @@ fn checked(device: &Device, copy: u32) -> Result<Superblock, String> {
     Ok(found)
 }
 
-/// Makes the copies alike again if one of them is damaged, or has not the mark of a node log that the first one has: it becomes what the
-/// other one is, which counts. Linux reads the first.
+/// Makes the copies equal again if one of them is damaged, or lacks the mark of a node log that the first one
+/// has. The valid copy replaces the other. Linux reads the first.
 pub(crate) fn repair(device: &Device) -> Result<(), Error> {
     let whole = |copy| {
         let found = checked(device, copy).ok()?;
@@ -132,7 +132,7 @@ pub(crate) fn rewrite(
     for copy in order {
         let mut block = device.block(BlockAddr(copy))?;
         let bytes = &mut block[SUPERBLOCK_OFFSET_BYTES..][..size_of::<Superblock>()];
-        // One that is damaged stays so: nobody believes it.
+        // A damaged copy is left alone: no reader uses it.
         if let Ok(found) = Superblock::mut_from_bytes(bytes)
             && check(found).is_ok()
         {
@@ -149,7 +149,7 @@ pub(crate) fn rewrite(
     Ok(())
 }
 
-/// Is it one, and whole?
+/// Checks that it is a valid superblock.
 fn check(found: &Superblock) -> Result<(), String> {
     let magic = found.magic.get();
     if magic != MAGIC && !breaks(Breach::MagicUnasked) {
@@ -185,7 +185,7 @@ fn refuse_unread(device: &Device, found: &Superblock) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Where the areas are, if that can be so.
+/// The positions of the areas, if they are possible.
 pub(crate) fn geometry(found: &Superblock, device_blocks: u64) -> Result<Geometry, String> {
     let inodes = (found.node_ino.get(), found.meta_ino.get(), found.root_ino.get());
     if inodes != (1, 2, 3) {
@@ -220,7 +220,7 @@ pub(crate) fn geometry(found: &Superblock, device_blocks: u64) -> Result<Geometr
     }
     let main_blocks = u64::from(geometry.main_segments) * u64::from(SEGMENT_BLOCKS);
     let end = u64::from(geometry.main.0) + main_blocks;
-    // Three pointers are no blocks.
+    // Three pointer values are no blocks.
     if end > u64::from(u32::MAX - 2) {
         return Err(format!("the main area ends at block {end}, where no pointer leads"));
     }

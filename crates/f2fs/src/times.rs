@@ -1,8 +1,9 @@
-//! The times of files: coarse for writers, exact where somebody looks.
+//! The times of files: coarse for writers, exact after a `stat`.
 //!
-//! Writers of one file share its node. So a write changes the node's times once a tick of the coarse clock (some milliseconds). A write
-//! after a `stat` must be told from one before it: for more than a tick after somebody looked, writes take the exact time. Whatever
-//! changes the node anyway takes the exact time always.
+//! Writers of one file share its node. So a write changes the node's times only once a tick of the coarse
+//! clock (some milliseconds). But a write after a `stat` must be distinguishable from one before it: for more
+//! than a tick after a `stat`, writes take the exact time. Other changes of the node always take the exact
+//! time.
 
 use crate::ids::Nid;
 use crate::planted::{Breach, breaks};
@@ -10,7 +11,8 @@ use heddle_vfs::Time;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// Inodes share these words by their numbers: a look at one makes writers of its neighbours exact for a tick, which does no harm.
+/// Inodes share these words by number: a `stat` of one makes writers of others exact for a tick, which does
+/// no harm.
 const WORDS: usize = 512;
 /// Longer than any tick of the coarse clock, in nanoseconds.
 const TICK_MAX_NS: i64 = 11_000_000;
@@ -20,17 +22,17 @@ fn read(clock: ClockId) -> Time {
     Time::from_parts(now.tv_sec, now.tv_nsec as u32)
 }
 
-/// The present.
+/// The present time.
 pub(crate) fn now() -> Time {
     read(ClockId::Realtime)
 }
 
-/// The present as of the system's last tick.
+/// The time of the system's last tick.
 pub(crate) fn tick() -> Time {
     read(ClockId::RealtimeCoarse)
 }
 
-/// In which tick somebody looked last.
+/// The tick of the last `stat`.
 pub(crate) struct Looks(Box<[AtomicI64; WORDS]>);
 
 impl Looks {
@@ -38,20 +40,22 @@ impl Looks {
         Looks(Box::new([const { AtomicI64::new(i64::MIN) }; WORDS]))
     }
 
-    /// Somebody is about to look at this inode's times.
+    /// Notes that the times of this inode are about to be read.
     #[inline]
     pub(crate) fn note(&self, nid: Nid) {
         let (word, tick) = (&self.0[nid.0 as usize % WORDS], tick().0);
-        // ORDERING: Relaxed; a write that begins after the look has ended is ordered behind it by whatever tells its caller so.
+        // ORDERING: Relaxed; a write that begins after the `stat` has returned is ordered behind it by the
+        // callers' own communication.
         if word.load(Relaxed) != tick {
             word.store(tick, Relaxed);
         }
     }
 
-    /// What a write into a file with these times sets them to; `None`: they say it already.
+    /// The new times of a file with these times after a write; `None`: they stay.
     pub(crate) fn of_write(&self, nid: Nid, mtime: Time, ctime: Time) -> Option<Time> {
         let tick = tick();
-        // ORDERING: Relaxed, as in `note`. A new tick is counted from the last whole one, so an exact time of the tick before may be later.
+        // ORDERING: Relaxed, as in `note`. A new tick counts from the last whole one, so an exact time of the
+        // tick before may be later.
         let seen = self.0[nid.0 as usize % WORDS].load(Relaxed).saturating_add(TICK_MAX_NS) >= tick.0;
         let seen = seen && !breaks(Breach::StatForgotten);
         if breaks(Breach::TimesGoBack) {
@@ -63,7 +67,8 @@ impl Looks {
         match (seen, ctime < tick) {
             (false, false) if is_of_this_tick => None,
             (false, true) => Some(tick),
-            // The coarse clock lags behind the exact one: it must take back no time that somebody saw.
+            // The coarse clock lags behind the exact one: it must not move a time back that a `stat` may have
+            // seen.
             _ => Some(now()),
         }
     }

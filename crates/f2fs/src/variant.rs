@@ -1,6 +1,6 @@
-//! The systems of the F2FS range-lock paper (SYSTOR '19, section 4.1). The image is the same in all of them.
+//! The variants of the F2FS range-lock paper (SYSTOR '19, section 4.1). All of them use the same image.
 
-/// Which of them works on an image.
+/// The variant that uses an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Variant {
     /// One call at a time changes a file, as in Linux.
@@ -8,7 +8,7 @@ pub enum Variant {
     F2fs,
     /// Calls that write different pages of a file do not wait for each other.
     RangeLock,
-    /// One call at a time changes a file; fsyncs and epochs go into a log in NVM.
+    /// One call at a time changes a file; fsyncs and epochs are written to a log in NVM.
     NodeLog,
     /// Both: the range lock and the node log.
     Integrated,
@@ -28,17 +28,17 @@ impl Variant {
         }
     }
 
-    /// The one of this name.
+    /// The variant of this name.
     pub fn from_name(name: &str) -> Option<Variant> {
         Variant::ALL.into_iter().find(|variant| variant.name() == name)
     }
 
-    /// May a file have many writers?
+    /// Returns true if a file may have several writers at a time.
     pub fn has_ranges(self) -> bool {
         matches!(self, Variant::RangeLock | Variant::Integrated)
     }
 
-    /// Does it need NVM beside the image?
+    /// Returns true if it needs NVM beside the image.
     pub fn has_node_log(self) -> bool {
         matches!(self, Variant::NodeLog | Variant::Integrated)
     }

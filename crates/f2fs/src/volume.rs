@@ -1,4 +1,4 @@
-//! Opening an image: superblock, checkpoint, node table, and what was fsynced since.
+//! Opening an image: superblock, checkpoint, node table, and recovery of fsynced nodes.
 
 pub(crate) mod info;
 pub(crate) mod mkfs;
@@ -43,18 +43,18 @@ use std::time::Instant;
 
 /// NVM for a node log.
 pub struct LogRegion {
-    /// At least [`LOG_BYTES_MIN`](crate::LOG_BYTES_MIN) of it.
+    /// The region, at least [`LOG_BYTES_MIN`](crate::LOG_BYTES_MIN) long.
     pub region: heddle_pmem::Region,
-    /// What it holds.
+    /// Its contents.
     pub state: LogState,
-    /// What it has does not count.
+    /// True: its records do not count.
     pub discard: bool,
 }
 
-/// What an image is opened with.
+/// The log given with an image.
 enum Beside {
     Nothing,
-    /// Nothing, also if it needs its node log.
+    /// None, even if the image needs its node log.
     LogGivenUp,
     Log(LogRegion),
 }
@@ -68,8 +68,8 @@ impl F2fs {
         F2fs::open_with(path, Access::Read, Variant::F2fs, Beside::Nothing).map(|(fs, ..)| fs)
     }
 
-    /// Opens an image for reading and writing, ends the inodes that were open without a name when it was last used, and takes in what was
-    /// fsynced after its last checkpoint.
+    /// Opens an image for reading and writing. Frees the inodes that were open without a name when it was
+    /// last used, and recovers the fsyncs after its last checkpoint.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -77,7 +77,7 @@ impl F2fs {
         F2fs::open_as(path, Variant::F2fs)
     }
 
-    /// The same, as one of the paper's systems that need nothing beside the image.
+    /// The same, as a variant that needs no node log.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -85,7 +85,8 @@ impl F2fs {
         F2fs::open_system(path, variant, Beside::Nothing, &mut || Ok(()))
     }
 
-    /// The same of an image that a node log belongs to: what only that has is given up. An image that is refused still needs its log.
+    /// The same for an image with a node log: everything that only the log has is discarded. If the image is
+    /// refused, it still needs its log.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -93,7 +94,8 @@ impl F2fs {
         F2fs::open_system(path, variant, Beside::LogGivenUp, &mut || Ok(()))
     }
 
-    /// The same, with a node log: what fsyncs and epochs changed of nodes goes there. What it has of this image is taken in first.
+    /// The same with a node log, to which fsyncs and epochs write nodes. Its records of this image are
+    /// applied first.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -101,8 +103,9 @@ impl F2fs {
         F2fs::open_with_log_in(path, variant, log, &mut || Ok(()))
     }
 
-    /// The same. `make_room` is called once, when the image is open and recovered, before the first byte of a region that is
-    /// [`LogState::Free`] is changed. Nothing of the region is changed if the image is refused, or `make_room` fails.
+    /// The same. `make_room` is called once, when the image is open and recovered, before the first byte of a
+    /// region in state [`LogState::Free`] is changed. The region is unchanged if the image is refused, or
+    /// `make_room` fails.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -141,10 +144,11 @@ impl F2fs {
         check_root(&fs.media).map_err(|what| damaged(format!("what its node log has: {what}")))?;
         let orphans: Vec<Nid> = fs.ledger().orphans.iter().copied().collect();
         for nid in orphans {
-            // One that the log knows better got a name, or is no more.
+            // An inode with a record in the log has got a name, or was freed.
             if !found.has(nid) {
                 let inode = check_nameless(&fs.media, nid).map_err(damaged)?;
-                // What cannot be read to its end stays on the list: fsck.f2fs can end it, and all else is as good as ever.
+                // An inode that cannot be read completely stays on the list. fsck.f2fs can free it; nothing
+                // else is affected.
                 if let Err(error) = fs.media.check_end(&inode) {
                     fs.left_unended.push((nid.0, error.to_string()));
                     continue;
@@ -175,10 +179,10 @@ impl F2fs {
             },
             error => damaged(format!("what was fsynced after its last checkpoint: {error}")),
         })?;
-        // Nothing of the image is refused from here on: what the user gives up may go.
+        // From here on the image is not refused any more: discarded records may be overwritten.
         make_room().map_err(|what| OpenError::NodeLog { image: path.into(), what })?;
         let (device, is_marked) = (&fs.media.device, mark::of(&fs.superblock).is_some());
-        // What a log had is in the image by now, or given up.
+        // The records of a log are in the image by now, or discarded.
         let unmarked = || if is_marked { mark::write(device, None) } else { Ok(()) };
         let settled = superblock::repair(device).and_then(|()| fs.settle_log()).and_then(|()| unmarked());
         settled.map_err(|error| damaged(error.to_string()))?;
@@ -237,7 +241,7 @@ impl F2fs {
             looks: Looks::new(),
             ledger: Mutex::new(ledger),
             failed: AtomicBool::new(false),
-            // Handles of an earlier mount are to mean nothing in this one.
+            // Handles of an earlier mount must be invalid in this one.
             generation: AtomicU32::new(now().nanos() ^ now().secs() as u32),
             superblock,
             fsynced_inodes: fsynced.inodes + found.fsynced_inodes(),
@@ -249,7 +253,8 @@ impl F2fs {
         Ok((fs, chain, found))
     }
 
-    /// What is durable when a call returns (mount(8)'s `sync` and `dirsync`): with `content` everything, with `names` what it did to names.
+    /// Sets what is durable when a call returns (mount(8)'s `sync` and `dirsync`): with `content` everything,
+    /// with `names` changes of names.
     pub fn set_prompt(&self, content: bool, names: bool) {
         if breaks(Breach::PromptForgotten) {
             return;
@@ -259,19 +264,19 @@ impl F2fs {
         self.prompt_names.store(names || content, Relaxed); // ORDERING: Relaxed, as above.
     }
 
-    /// Whether each checkpoint tells the device which segments have come to hold nothing. So it is for block devices; an image's file gives
-    /// their space back if told so here.
+    /// Sets whether each checkpoint tells the device which segments have become free. Block devices are told
+    /// by default; the file of an image releases its space if this is set.
     pub fn set_discards(&self, discards: bool) {
         self.media.device.set_discards(discards);
     }
 
-    /// Writes everything down, so that the image needs nothing when it is next used. What is called afterwards works, and needs
-    /// another one.
+    /// Writes everything, so that the next mount has nothing to recover. Later calls still work, and need
+    /// another unmount.
     ///
     /// # Errors
     /// [`heddle_vfs::Error::Io`].
     pub fn unmount(&self) -> heddle_vfs::Result<()> {
-        // First, for a call may have failed by that.
+        // Checked first, because a call may have failed for that reason.
         self.media.device.check_size()?;
         self.not_failed()?;
         let clean = self.ledger().checkpoint.has(checkpoint_flag::UNMOUNTED);
@@ -281,7 +286,7 @@ impl F2fs {
         self.media.nodes.log.as_ref().map_or(Ok(()), |log| log.unmark(&self.media.device))
     }
 
-    /// Brings everything to the device, so that a node log has nothing that it lacks.
+    /// Writes everything to the device, so that a node log has nothing more than the device.
     ///
     /// # Errors
     /// [`heddle_vfs::Error::Io`].
@@ -289,7 +294,7 @@ impl F2fs {
         self.fold(false)
     }
 
-    /// Makes a checkpoint if anything was changed since the last one.
+    /// Makes a checkpoint if there was a change since the last one.
     ///
     /// # Errors
     /// [`heddle_vfs::Error::Io`].
@@ -298,7 +303,7 @@ impl F2fs {
         if self.is_changed() { self.checkpoint() } else { Ok(()) }
     }
 
-    /// Has the log what the device has not?
+    /// Returns true if the log has something that the device lacks.
     fn is_logged(&self) -> bool {
         self.media.nodes.log.as_ref().is_some_and(|log| !log.is_empty())
     }
@@ -309,54 +314,55 @@ impl F2fs {
         ahead || freed || self.media.nodes.changed() + self.media.pages.count() > 0
     }
 
-    /// Of each segment that is in use, in its order: does it hold nodes?
+    /// For each segment in use, in order: true if it holds nodes.
     #[cfg(feature = "testkit")]
     pub fn kinds_of_segments(&self) -> Vec<Option<bool>> {
         self.media.space.as_ref().map(|space| space.segments.kinds()).unwrap_or_default()
     }
 
-    /// Nodes that are to be written.
+    /// Number of changed nodes.
     #[cfg(feature = "testkit")]
     pub fn changed_nodes(&self) -> usize {
         self.media.nodes.changed()
     }
 
-    /// What the device was given so far.
+    /// The requests to the device so far.
     #[cfg(feature = "testkit")]
     pub fn traffic(&self) -> Vec<crate::device::Traffic> {
         self.media.device.traffic.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Where what the device is given is noted.
+    /// The list in which requests to the device are noted.
     #[cfg(feature = "testkit")]
     pub fn traffic_log(&self) -> std::sync::Arc<Mutex<Vec<crate::device::Traffic>>> {
         std::sync::Arc::clone(&self.media.device.traffic)
     }
 
-    /// Has the device fail.
+    /// Sets faults of the device.
     #[cfg(feature = "testkit")]
     pub fn set_faults(&self, faults: impl FnOnce(&mut crate::device::Faults)) {
         faults(&mut self.media.device.faults.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Segments that cleaning left as they are, because it cannot be found out whose their blocks are, and why.
+    /// Segments that cleaning left alone, because the owner of a block is unknown, with the reason.
     pub fn left_uncleaned(&self) -> Vec<(u32, String)> {
         let segments = self.media.space.as_ref().map(|space| space.segments.left_out());
         segments.into_iter().flatten().map(|(segno, why)| (segno.0, why)).collect()
     }
 
-    /// Inodes without a name that the mount left as they are, because not all of them can be read, and why.
+    /// Inodes without a name that the mount left alone, because they cannot be read completely, with the
+    /// reason.
     pub fn left_unended(&self) -> &[(u32, String)] {
         &self.left_unended
     }
 
-    /// Has a call failed half-way? Then nothing is changed any more.
+    /// Returns true if a call has failed half-way. Then no more changes are made.
     pub fn has_failed(&self) -> bool {
         self.not_failed().is_err()
     }
 }
 
-/// Is the root there? Asked before anything that was found counts.
+/// Checks that the root exists, before anything is recovered.
 fn check_root(media: &Media) -> Result<(), String> {
     match media.inode(ROOT) {
         Ok(root) if root.kind == FileKind::Directory => Ok(()),
@@ -365,7 +371,8 @@ fn check_root(media: &Media) -> Result<(), String> {
     }
 }
 
-/// Returns true if an inode of the checkpoint's list has no name. One that has a name would be taken from its users.
+/// Checks an inode of the checkpoint's orphan list: it must have no name. One that has a name would be lost
+/// for its users.
 fn check_nameless(media: &Media, nid: Nid) -> Result<Inode, String> {
     match media.inode(nid) {
         Ok(inode) if inode.block().links.get() == 0 => Ok(inode),
@@ -376,7 +383,7 @@ fn check_nameless(media: &Media, nid: Nid) -> Result<Inode, String> {
     }
 }
 
-/// The node log of an image with this checkpoint, if it is opened with one, and what that has.
+/// The node log of an image with this checkpoint, if it is opened with one, and its records.
 fn node_log(
     path: &Path,
     access: Access,
@@ -402,7 +409,7 @@ fn node_log(
     }
 }
 
-/// What a writer needs, if this engine can write an image like this.
+/// A writer's state, if this engine can write such an image.
 fn space(
     device: &Device,
     superblock: &Superblock,
@@ -430,7 +437,7 @@ fn space(
     }
     let (sections, segments) =
         (geometry.main_segments / geometry.segments_per_section, geometry.segments_per_section);
-    // Its logs have one each, some are kept, a call fills one, and one at least is for files.
+    // Each log has a segment, some are kept, a call fills one, and at least one is for files.
     let least = (LOGS + SECTIONS_KEPT + 2) as u32;
     if sections < least {
         return unsupported(&format!(
@@ -453,12 +460,12 @@ fn space(
     Ok(Space::new(segments, checkpoint.head.blocks_user.get(), Counts::of(&checkpoint.head)))
 }
 
-/// Does this file or device begin as an F2FS image does? False also where it cannot be read.
+/// Returns true if this file or device begins like an F2FS image. Returns false if it cannot be read.
 pub fn is_f2fs(path: &Path) -> bool {
     // A pipe would wait for a writer.
     let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
     let Ok(file) = opened.map(File::from) else { return false };
-    // Either copy will do.
+    // Either copy is enough.
     [0, BLOCK_BYTES].into_iter().any(|block| {
         let mut word = [0; 4];
         let read = file.read_exact_at(&mut word, (block + SUPERBLOCK_OFFSET_BYTES) as u64);

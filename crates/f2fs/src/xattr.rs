@@ -1,4 +1,4 @@
-//! Extended attributes, access lists included, from the inode's last slots and its attribute node.
+//! Extended attributes, including access lists, from the inode's last slots and its attribute node.
 
 use crate::change::{Change, Need};
 use crate::format::{
@@ -13,13 +13,13 @@ use heddle_vfs::{Error, Result, XattrName};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Entries begin at multiples of this.
+/// Alignment of entries.
 const ALIGN_BYTES: usize = 4;
-/// First word of an access list here; the attribute that users see has another.
+/// First word of an access list here; in the attribute that users see it differs.
 const ACL_VERSION: u32 = 1;
 
 impl Media {
-    /// The attributes of an inode. Those that only a kernel has a use for are left out.
+    /// The attributes of an inode, without those that only the kernel uses.
     pub(crate) fn xattrs(&self, inode: &Inode) -> Result<Xattrs> {
         let bytes = self.xattr_bytes(inode)?;
         let found = parse(&bytes);
@@ -55,7 +55,7 @@ impl Media {
     }
 }
 
-/// What it takes that a new inode has these attributes.
+/// What it takes to make an inode with these attributes.
 ///
 /// # Errors
 /// As [`Media::need_of_xattrs`].
@@ -65,7 +65,7 @@ pub(crate) fn need_of_new(xattrs: &Xattrs) -> Result<Need> {
     Ok(if needs_node { Need::NODE } else { Need::NONE })
 }
 
-/// Do so many bytes need a node beside what fits inline?
+/// Returns true if so many bytes need a node beside the inline space.
 fn need_of_bytes(bytes: usize, inline: usize) -> Result<bool> {
     let in_node = bytes.saturating_sub(inline);
     // The word of zeros that ends the list.
@@ -73,7 +73,7 @@ fn need_of_bytes(bytes: usize, inline: usize) -> Result<bool> {
 }
 
 impl Change<'_> {
-    /// Sets all attributes of an inode; those that only a kernel has a use for stay.
+    /// Sets all attributes of an inode; those that only the kernel uses stay.
     pub(crate) fn set_xattrs(&self, inode: &Inode, xattrs: &Xattrs) -> Result<()> {
         let bytes = self.encoded(inode, xattrs)?;
         let inline = inode.inline_xattr_bytes().len();
@@ -109,7 +109,7 @@ impl Change<'_> {
 /// An attribute that users do not see.
 type Other = (u8, Vec<u8>, Vec<u8>);
 
-/// The buffer: header, attributes. Empty without any.
+/// The buffer: header, attributes. Empty if there are none.
 fn encode(xattrs: &Xattrs, others: &[Other]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let seen = xattrs.iter().filter_map(|(name, value)| media_form(name, value));
@@ -132,7 +132,7 @@ fn encode(xattrs: &Xattrs, others: &[Other]) -> Vec<u8> {
     bytes
 }
 
-/// Prefix, rest of the name, and value as the media has it.
+/// Prefix, rest of the name, and value in the form of the media.
 fn media_form(name: &[u8], value: &[u8]) -> Option<Other> {
     let lists = [
         (XattrName::ACL_ACCESS, xattr_prefix::ACL_ACCESS),
@@ -163,7 +163,7 @@ fn media_acl(acl: &Acl) -> Vec<u8> {
     bytes
 }
 
-/// Those that users see, and the others.
+/// The attributes that users see, and the others.
 fn parse(bytes: &[u8]) -> std::result::Result<(Xattrs, Vec<Other>), String> {
     let (mut found, mut others) = (Xattrs::default(), Vec::new());
     let Ok((header, mut rest)) = XattrHeader::read_from_prefix(bytes) else { return Ok((found, others)) };
@@ -191,7 +191,7 @@ fn parse(bytes: &[u8]) -> std::result::Result<(Xattrs, Vec<Other>), String> {
     Ok((found, others))
 }
 
-/// False: it is not for users.
+/// Adds an attribute. Returns false if it is not for users.
 fn put(found: &mut Xattrs, prefix: u8, name: &[u8], value: &[u8]) -> std::result::Result<bool, String> {
     let begin: &[u8] = match prefix {
         xattr_prefix::USER => b"user.",
@@ -211,7 +211,7 @@ fn put_acl(found: &mut Xattrs, name: XattrName<'static>, value: &[u8]) -> std::r
     found.put(name, acl.to_xattr()).map(|()| true).map_err(|error| error.to_string())
 }
 
-/// Entries here have an id only where they name somebody.
+/// Decodes an access list. Entries have an id here only if they name a user or group.
 fn acl_of(value: &[u8]) -> Option<Acl> {
     let (version, mut rest) = value.split_first_chunk()?;
     (u32::from_le_bytes(*version) == ACL_VERSION).then_some(())?;

@@ -1,13 +1,14 @@
-//! The call gate: calls come in side by side, a checkpoint alone, and what comes in has room for what it makes dirty.
+//! The call gate: it admits calls together, and a checkpoint alone. A call that it admits has room for the
+//! blocks that it makes dirty.
 //!
 //! Lock order  the gate, the latch of renames, inodes by stripe, a range of one (`range_lock`), the chain of fsynced nodes, and then the
 //!             locks of the tables: a shard of nodes, and under it those of the NAT or of the segments.
-//! Invariants  K1  a call holds the stripes of all inodes that it changes for writing, of one that it reads for reading, until it
-//!                 is done: it is seen whole or not at all.
-//!             K2  a checkpoint runs while no call is inside: what is on the device after a crash is what calls had done that had returned
-//!                 before one instant.
-//!             K3  free segments hold all that is dirty, all that the changes inside make so at most, and what cleaning and a checkpoint
-//!                 need beside: a change that is let in never lacks a block for what it does, nor does the checkpoint behind it.
+//! Invariants  K1  until it is done, a call holds the stripes of all inodes that it changes for writing, and of one that it reads for
+//!                 reading. So other calls see it as a whole or not at all.
+//!             K2  a checkpoint runs while no call is inside. So after a crash the device has exactly the effects of the calls that had
+//!                 returned before one instant.
+//!             K3  free segments have room for all dirty blocks, for those that the changes inside make dirty at most, and for cleaning
+//!                 and a checkpoint. So an admitted change never lacks a block, and neither does the checkpoint behind it.
 
 use super::guards::Inside;
 use crate::change::{Change, Need};
@@ -21,32 +22,33 @@ use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{PoisonError, RwLockReadGuard};
 
-/// Pages in memory at which a checkpoint is made.
+/// Number of pages in memory that causes a checkpoint.
 const PAGES_MAX: usize = 1 << 15;
-/// Changed nodes in memory at which one is made: 128 MiB.
+/// Number of changed nodes in memory that causes a checkpoint: 128 MiB.
 const NODES_MAX: usize = 1 << 15;
-/// Node numbers that came free at which one is made: what is remembered of each takes memory, and none is taken again before.
+/// Number of freed node numbers that causes a checkpoint: each takes memory, and none is reused before a
+/// checkpoint.
 const FREED_MAX: usize = 1 << 17;
-/// Segments that are cleaned between two checkpoints.
+/// Number of segments cleaned between two checkpoints.
 const SEGMENTS_A_ROUND: usize = 8;
-/// Segments that are freed beyond what a call needs, so that the next calls need not clean.
+/// Number of segments freed beyond the need of a call, so that the next calls need not clean.
 const SEGMENTS_BEYOND: usize = SEGMENTS_A_ROUND / 2;
-/// Rounds of cleaning at most, whatever they bring: what one frees the next may take, back and forth.
+/// Most rounds of cleaning: the segments that one round frees the next may take, for ever.
 const ROUNDS_MAX: usize = 1 << 10;
-/// Rounds in a row that may bring nothing: what is moved may fill the segments that it frees, and leave dead nodes in others, which the
-/// next round then frees.
+/// Most consecutive rounds without a gain: moved blocks may fill the segments that the round frees, and leave
+/// dead nodes in others, which the next round frees.
 const IDLE_ROUNDS: usize = 3;
 
 impl F2fs {
-    /// A call that changes nothing.
+    /// Enters the gate for a call that changes nothing.
     pub(crate) fn inside(&self) -> RwLockReadGuard<'_, ()> {
         self.guards.inside()
     }
 
-    /// A change comes in that makes so many blocks dirty at most (K3).
+    /// Enters the gate for a change that makes at most so many blocks dirty (K3).
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], [`Error::NoSpace`]; [`Error::Io`] as [`F2fs::not_failed`].
+    /// [`Error::ReadOnly`], [`Error::NoSpace`]; [`Error::Io`] as for [`F2fs::not_failed`].
     pub(crate) fn changing(&self, dirty: u64) -> Result<Inside<'_>> {
         let space = self.media.space()?;
         let dirty = usize::try_from(dirty).map_err(|_| Error::NoSpace)?;
@@ -62,13 +64,14 @@ impl F2fs {
                 return Ok(inside);
             }
             drop(inside);
-            // Others may take the room that is made here before this one is in; it asks again then.
+            // Other calls may take the room that is made here before this one enters; then it asks again.
             self.make_room(dirty)?;
         }
     }
 
-    /// Runs a change. `look` locks what it is about, finds out whether it may be, and says what it needs; that is set aside, and `run`
-    /// does it. Only what `run` does is a step: all errors before leave everything as it was.
+    /// Runs a change. `look` locks the inodes, checks that the change is permitted, and returns its need.
+    /// That is reserved, and `run` makes the change. Only `run` takes steps: an error before it leaves
+    /// everything unchanged.
     pub(crate) fn change<L, R>(
         &self,
         at_first: Need,
@@ -84,7 +87,7 @@ impl F2fs {
                 continue;
             }
             let change = match self.media.set_aside(need) {
-                // Numbers that came free can be taken again behind a checkpoint.
+                // Freed numbers can be taken again after a checkpoint.
                 Err(Error::NoInodes) if self.media.nodes.nat.freed() > 0 => {
                     drop((looked, inside));
                     self.checkpoint()?;
@@ -96,22 +99,26 @@ impl F2fs {
         }
     }
 
-    /// Runs what changes something, inside, all locks held: if it fails half-way (`steps`), nothing is changed or written down any more.
+    /// Runs the steps of a change, with all locks held. If it fails half-way (`steps`), no further change is
+    /// made or written to the device.
     pub(crate) fn watched<R>(&self, call: impl FnOnce() -> Result<R>) -> Result<R> {
         let before = steps::taken();
         let done = call();
         if done.is_err() && steps::taken() != before {
-            // ORDERING: Relaxed, the gate and the inodes, which the writer of a checkpoint must have, are let go behind it.
+            // ORDERING: Relaxed, the gate and the inodes, which the writer of a checkpoint needs, are
+            // released behind it.
             self.failed.store(true, Relaxed);
         }
         done
     }
 
+    /// Fails if the file system has failed.
+    ///
     /// # Errors
     /// [`Error::Io`] after a call, a checkpoint or an fsync that failed half-way.
     pub(crate) fn not_failed(&self) -> Result<()> {
-        // ORDERING: Relaxed, one word that only ever becomes true; a thread that misses it looks again before it writes anything to the
-        // device.
+        // ORDERING: Relaxed, one word that only ever becomes true; a thread that misses it loads it again
+        // before it writes to the device.
         if self.failed.load(Relaxed) {
             return Err(Error::Io(
                 "an earlier call failed half-way, so nothing is changed any more: mount it again to have what is durable".into(),
@@ -120,7 +127,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// Nobody else is inside.
+    /// Runs `work` while no call is inside.
     fn quiet<R>(&self, work: impl FnOnce(&mut Ledger) -> Result<R>) -> Result<R> {
         let _alone = self.guards.quiet();
         self.not_failed()?;
@@ -132,22 +139,24 @@ impl F2fs {
         done
     }
 
-    /// Everything that calls have done is durable when this returns: by an epoch of the node log, if there is one and it has room.
+    /// Makes the effects of all finished calls durable: by an epoch of the node log, if there is one with
+    /// room.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.not_failed()?;
         self.quiet(|ledger| if self.media.close_epoch()? { Ok(()) } else { self.media.commit(ledger, false) })
     }
 
-    /// The same, and the device alone has all of it.
+    /// The same, on the device alone.
     pub(crate) fn fold(&self, unmounts: bool) -> Result<()> {
         self.not_failed()?;
         self.quiet(|ledger| self.media.commit(ledger, unmounts))
     }
 
-    /// Room for so many dirty blocks: a checkpoint, and if that frees too little, cleaning. If only memory is full, an epoch is enough.
+    /// Makes room for so many dirty blocks: by a checkpoint, and if that is too little, by cleaning. If only
+    /// memory is full, an epoch is enough.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if there is none to be made, and that alone: nothing has failed then.
+    /// [`Error::NoSpace`] if there is no room, and no other error: the file system has not failed then.
     fn make_room(&self, dirty: usize) -> Result<()> {
         let has_room = self.quiet(|ledger| {
             let media = &self.media;
@@ -156,8 +165,9 @@ impl F2fs {
                 return Ok(true);
             }
             media.commit(ledger, false)?;
-            // Rounds in a row that brought no segment, and no block. What the call needs is worth any number of the former: some blocks a
-            // round become a segment, although the log that they fill may just have taken one.
+            // Consecutive rounds that gained no segment, and no block. If the call needs room, any number of
+            // the former is worth it: a few blocks a round add up to a segment, even if the log has just
+            // taken one.
             let (mut slow, mut idle) = (0, 0);
             for _ in 0..ROUNDS_MAX {
                 let (free, room) = (segments.free(), segments.room_blocks());
@@ -183,9 +193,10 @@ impl F2fs {
     }
 }
 
-/// Segments that it takes to write what is in memory, and what makes so many blocks dirty, and to go on.
+/// Number of segments needed to write all that is in memory, and so many dirty blocks, and to go on.
 fn needed(media: &Media, dirty: usize) -> usize {
-    // A page that gets its block changes a node. A fold writes those that the log has, and a mount those that fsyncs have written.
+    // A page that gets its block changes a node. A fold writes the nodes in the log, and a mount those that
+    // fsyncs have written.
     let logged = media.nodes.log.as_ref().map_or(0, NodeLog::nodes);
     let fsynced = media.space.as_ref().map_or(0, |space| space.since.nodes_ahead());
     let kept = SECTIONS_KEPT * media.geometry.segments_per_section as usize;
@@ -203,7 +214,7 @@ mod tests {
     use heddle_vfs::{Cred, FileKind, FileSystem, Ino, Name, NewNode};
     use std::fs::File;
 
-    /// An empty image of each system.
+    /// Runs a test on an empty image of each variant.
     fn each(test: impl Fn(&F2fs)) {
         for variant in Variant::ALL {
             let dir = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -223,7 +234,7 @@ mod tests {
         }
     }
 
-    /// Makes something and removes it.
+    /// Makes a file and removes it.
     fn come_and_go(fs: &F2fs) -> Result<()> {
         let (root, name) = (Cred::root(), Name::new(b"pipe")?);
         fs.make(&root, Ino::ROOT, name, NewNode { kind: FileKind::Fifo, perm: 0o600, rdev: 0, target: &[] })?;
@@ -234,7 +245,7 @@ mod tests {
     fn a_number_that_came_free_is_taken_when_no_other_is_left() {
         each(|fs| {
             let nat = &fs.media.nodes.nat;
-            // As if nearly all numbers were in use; the first four are nobody's.
+            // As if nearly all numbers were in use; the first four are not available.
             let used = fs.media.geometry.nids() as usize - 4 - 20;
             let aside = nat.set_aside(&fs.media.device, used).unwrap();
             (0..100).for_each(|n| come_and_go(fs).unwrap_or_else(|error| panic!("{n}: {error}")));

@@ -1,4 +1,5 @@
-//! Open files: how often each inode is open, and whether one that was made without a name may get one.
+//! Open files: the number of handles of each inode, and whether one that was made without a name may still
+//! get one.
 
 use crate::ids::{ByNid, Nid};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Copy, Default)]
 struct Opened {
     handles: u32,
-    /// Made without a name, and may still get one.
+    /// True: made without a name, and may still get one.
     may_get_name: bool,
 }
 
@@ -19,7 +20,7 @@ impl OpenFiles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more handle. The inode is locked, or nobody else knows it.
+    /// Adds a handle. The inode is locked, or no other call knows it.
     pub(crate) fn add(&self, nid: Nid, may_get_name: bool) {
         let mut table = self.table();
         let opened = table.entry(nid).or_default();
@@ -27,24 +28,24 @@ impl OpenFiles {
         opened.may_get_name |= may_get_name;
     }
 
-    /// Is there a handle of it?
+    /// Returns true if the inode has a handle.
     pub(crate) fn has(&self, nid: Nid) -> bool {
         self.table().contains_key(&nid)
     }
 
-    /// Was it made without a name, to get one?
+    /// Returns true if it was made without a name and may still get one.
     pub(crate) fn may_get_name(&self, nid: Nid) -> bool {
         self.table().get(&nid).is_some_and(|opened| opened.may_get_name)
     }
 
-    /// It has one.
+    /// Notes that it has a name now.
     pub(crate) fn got_name(&self, nid: Nid) {
         if let Some(opened) = self.table().get_mut(&nid) {
             opened.may_get_name = false;
         }
     }
 
-    /// A handle fewer; true if it was the last.
+    /// Removes a handle. Returns true if it was the last.
     pub(crate) fn take(&self, nid: Nid) -> bool {
         let mut table = self.table();
         let Some(opened) = table.get_mut(&nid) else { return true };

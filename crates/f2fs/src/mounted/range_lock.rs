@@ -1,13 +1,13 @@
-//! Which pages of a file a call reads or writes, where one file may have many writers at a time (`f2fs-rl`).
+//! Locks of the pages that a call reads or writes, for files with several writers at a time (`f2fs-rl`).
 //!
-//! State       a lock of ranges for each stripe of inodes (`call_gate`): two inodes of one stripe have their ranges in one lock, and
-//!                 meet where
-//!             their offsets do.
-//! Invariants  R1  the holder of a range holds its inode's stripe for reading: whatever takes an inode to itself, a truncation or a page
-//!                 that goes to the device, has no reader or writer of a part beside it.
-//!             R2  under a range for writing nothing changes but bytes of its pages, which have their pointers, where these lead, and
-//!                 the inode's times: size, attributes and nodes stay. A pointer and the times change under the lock of their node, and
-//!                 the bits of segments, each of another block, under that of the table (section 3.2 has it so of inode, NAT and SIT).
+//! State       a range lock for each stripe of inodes (`call_gate`). Two inodes of one stripe share a range lock, and conflict if their
+//!             offsets do.
+//! Invariants  R1  the holder of a range holds its inode's stripe for reading. So a call that locks the inode exclusively (a truncation,
+//!                 or a page being written to the device) runs beside no reader or writer of a part.
+//!             R2  under a range lock for writing only the bytes of its pages, which have their pointers, the targets of these
+//!                 pointers, and the inode's times change. Size, attributes and nodes stay. A pointer and the times change under the
+//!                 lock of their node. The bits of segments, each for another block, change under the table's lock (section 3.2 does so
+//!                 for inode, NAT and SIT).
 //! Lock order  the stripe, then one range of one file; pages, nodes and tables behind it.
 //! Source      F2FS range-lock paper (SYSTOR '19) section 3.2. Its lock is Linux' interval tree.
 
@@ -18,17 +18,17 @@ use heddle_range_lock::{Access, Geometry, Held, IntervalTree, LockHead, RangeLoc
 use heddle_vfs::{Error, Result};
 use std::ops::Range;
 
-/// Address space for holders and waiters, 128 bytes each; what is not used costs nothing.
+/// Address space for holders and waiters, 128 bytes each; untouched pages cost nothing.
 const ARENA_BYTES: usize = 256 << 20;
 
-/// See the module.
+/// The range locks of a mount.
 pub(crate) struct Ranges {
     arena: Arena,
     heads: Ptr<LockHead>,
     lock: IntervalTree,
 }
 
-/// A range that is held; given back when dropped.
+/// A locked range. Dropping it unlocks.
 pub(crate) struct HeldRange<'r> {
     ranges: &'r Ranges,
     stripe: usize,
@@ -36,6 +36,8 @@ pub(crate) struct HeldRange<'r> {
 }
 
 impl Ranges {
+    /// Creates the range locks.
+    ///
     /// # Errors
     /// [`Error::NoMemory`].
     pub(crate) fn new() -> Result<Ranges> {
@@ -50,7 +52,7 @@ impl Ranges {
         &self.arena.slice(self.heads, STRIPES)[stripe]
     }
 
-    /// Waits until the range is the caller's, with other readers or alone.
+    /// Locks the range, shared with other readers or exclusively.
     ///
     /// # Errors
     /// [`Error::NoMemory`].

@@ -1,4 +1,4 @@
-//! From a page of a file to the pointer that says where it is.
+//! From a page of a file to its pointer.
 //!
 //! The inode has the first pointers. Behind them come the pages of two direct nodes, of two indirect ones (nodes of
 //! numbers of direct nodes) and of one double indirect one.
@@ -13,30 +13,30 @@ const INDIRECT: u64 = DIRECT * DIRECT;
 /// Pages under the double indirect node.
 const DOUBLE: u64 = INDIRECT * DIRECT;
 
-/// The way from an inode to a pointer.
+/// The path from an inode to a pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Route {
-    /// The inode's node that the way begins with; `None`: the pointer is in the inode.
+    /// The inode's pointer to the first node of the path; `None`: the page's pointer is in the inode.
     pub(crate) root: Option<usize>,
-    /// Which of a node's nodes to take next, from the top; only the first `depth` count.
+    /// Indexes of the nodes to follow, from the top; only the first `depth` are used.
     pub(crate) inner: [usize; 2],
     pub(crate) depth: usize,
-    /// The pointer, in the inode or the direct node.
+    /// Index of the pointer, in the inode or the direct node.
     pub(crate) slot: usize,
 }
 
 impl Route {
-    /// Nodes to go through that hold numbers.
+    /// Indexes in the indirect nodes on the path.
     pub(crate) fn steps(&self) -> &[usize] {
         &self.inner[..self.depth]
     }
 
-    /// Pages from this one on, itself included, that end with the node `level` steps from the top: what is a hole if that node is not
-    /// there. 0 is the inode's own pointer to a node.
+    /// Number of pages from this one on under the node `level` steps from the top: all of them are holes if
+    /// that node does not exist. Level 0 is the inode's own pointer to a node.
     pub(crate) fn pages_left_under(&self, level: usize) -> u64 {
         let [first, second] = self.inner.map(|index| index as u64);
         let slot = self.slot as u64;
-        // Places of the page within the direct node, and within all that hangs on the node in question.
+        // Index of the page under the direct node, or under the node in question.
         match self.depth - level.min(self.depth) {
             0 => DIRECT - slot,
             1 => {
@@ -48,7 +48,7 @@ impl Route {
     }
 }
 
-/// The way to a page of a file whose inode has `own` pointers; `None` beyond the largest file.
+/// The path to a page of a file whose inode has `own` pointers; `None` beyond the largest file.
 pub(crate) fn route(page: PageNo, own: usize) -> Option<Route> {
     let mut rest = page.0;
     let mut under = |pages: u64| {
@@ -79,18 +79,19 @@ pub(crate) fn route(page: PageNo, own: usize) -> Option<Route> {
     None
 }
 
-/// The first page under the node that an inode of `own` pointers leads to as the `root`-th, or behind the last one.
+/// The first page under the `root`-th node of an inode with `own` pointers, or the page behind the last one.
 pub(crate) fn first_page_under(root: usize, own: usize) -> PageNo {
     let pages = [DIRECT, DIRECT, INDIRECT, INDIRECT, DOUBLE];
     PageNo(own as u64 + pages[..root.min(pages.len())].iter().sum::<u64>())
 }
 
-/// Pages that a file can have whose inode has `own` pointers.
+/// Most pages of a file whose inode has `own` pointers.
 pub(crate) fn pages_max(own: usize) -> u64 {
     own as u64 + 2 * DIRECT + 2 * INDIRECT + DOUBLE
 }
 
-/// What a node is, by its place in its file: the inode is 0, then come direct and indirect nodes with what hangs on them.
+/// The role of a node, from its place in its file: the inode is 0, then come direct and indirect nodes, each
+/// followed by those under it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     Inode,
@@ -101,7 +102,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Of a file whose inode has `own` pointers; `None`: there is no such place.
+    /// The role of a place in a file whose inode has `own` pointers; `None`: there is no such place.
     pub(crate) fn of(place: u32, own: usize) -> Option<Place> {
         let behind = |indirect: u64, direct: u64| {
             Place::Direct(PageNo(own as u64 + 2 * DIRECT + indirect * INDIRECT + direct * DIRECT))

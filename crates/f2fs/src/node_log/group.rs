@@ -1,7 +1,8 @@
-//! Records are written: a group counts as a whole, when the fence behind it is done.
+//! Writing records: a group counts as a whole, when the fence behind it is done.
 //!
-//! A group needs no mark of its own: each of its records says how many there are, and one that is missing or torn makes the others not
-//! count. So an fsync is one fence. Lanes keep writers of different files apart: a thread that finds one taken tries the next.
+//! A group needs no commit mark: each of its records contains their number, and if one is missing or torn,
+//! none of them counts. So an fsync costs one fence. Lanes keep writers of different files apart: a thread
+//! that finds a lane taken tries the next.
 
 use super::record::crc_of;
 use super::{DEPTH_MAX, Deleted, Located, NodeLog, runs};
@@ -14,43 +15,45 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use zerocopy::IntoBytes;
 
-/// Where a lane writes next; the same twice: it has no chunk.
+/// The range in which a lane writes next; empty if it has no chunk.
 #[derive(Default)]
 pub(super) struct Lane {
     at: u64,
     end: u64,
-    /// A record, as it is put together.
+    /// A record under construction.
     buffer: Vec<u8>,
 }
 
-/// What is new of a node.
+/// The change of a node.
 pub(crate) enum Content<'a> {
-    /// It is `now`; `before` it was what its last record says, or the base's node; nothing: it is new.
+    /// Its content is `now`. `before` is the content of its last record, or the base's node; `None`: it is
+    /// new.
     Node { now: &'a NodeBlock, before: Option<&'a NodeBlock> },
     /// Its number is free.
     Deleted,
 }
 
-/// What a record is to say.
+/// The contents of a record.
 pub(crate) struct Member<'a> {
     pub(crate) nid: Nid,
     pub(crate) ino: Nid,
-    /// Of the number.
+    /// Version of the number.
     pub(crate) version: u8,
-    /// Its name is to be made too.
+    /// True: its name must be recovered too.
     pub(crate) named: bool,
     pub(crate) content: Content<'a>,
 }
 
 impl Member<'_> {
-    /// A number that came free.
+    /// The record of a freed number.
     pub(crate) fn deleted(ino: Nid, gone: Deleted) -> Member<'static> {
         let Deleted { nid, version } = gone;
         Member { nid, ino, version, named: false, content: Content::Deleted }
     }
 }
 
-/// Records that count together, once [`Group::finish`] has returned. Dropped before, none of them counts.
+/// Records that count together once [`Group::finish`] has returned. If it is dropped before, none of them
+/// counts.
 pub(crate) struct Group<'l> {
     log: &'l NodeLog,
     lane: MutexGuard<'l, Lane>,
@@ -68,16 +71,16 @@ thread_local! {
 static NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
 
 impl NodeLog {
-    /// Begins a group of so many records. Of an epoch: nobody is inside.
+    /// Begins a group of so many records. For an epoch, no call is inside.
     ///
     /// # Errors
-    /// [`heddle_vfs::Error::Io`] if the head cannot be made to say that records count.
+    /// [`heddle_vfs::Error::Io`] if the head cannot be made active.
     pub(crate) fn begin(&self, members: usize, epoch: bool) -> Result<Group<'_>> {
         self.make_active()?;
         let lane = self.lane();
         Ok(Group {
             log: self,
-            // ORDERING: Relaxed, different from others, and of one inode ordered by its lock (O1).
+            // ORDERING: Relaxed, it is unique; the numbers of one inode are ordered by its lock (O1).
             number: self.next_group.fetch_add(1, Relaxed),
             lane,
             members: members as u32,
@@ -89,7 +92,7 @@ impl NodeLog {
 
     fn lane(&self) -> MutexGuard<'_, Lane> {
         let first = FIRST.with(|first| {
-            // ORDERING: Relaxed, any spread will do.
+            // ORDERING: Relaxed, any distribution will do.
             let mine = first.get().unwrap_or_else(|| NEXT_THREAD.fetch_add(1, Relaxed));
             first.set(Some(mine));
             mine % self.lanes.len()
@@ -104,15 +107,15 @@ impl NodeLog {
         self.lanes[first].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A chunk that nobody has; `None`: all are taken.
+    /// Takes a free chunk; `None`: all are taken.
     fn chunk(&self) -> Option<u64> {
         let more = |next: u64| (next < self.chunks).then_some(next + 1);
-        // ORDERING: Relaxed, whose a chunk is is all that it says.
+        // ORDERING: Relaxed, it only decides which lane has the chunk.
         let taken = self.next_chunk.fetch_update(Relaxed, Relaxed, more).ok()?;
         Some(LOG_CHUNKS_BYTES + taken * CHUNK_BYTES)
     }
 
-    /// All lanes leave their chunks. Nobody is inside.
+    /// All lanes drop their chunks. No call is inside.
     pub(super) fn leave_chunks(&self) {
         for lane in &self.lanes {
             let mut lane = lane.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +125,7 @@ impl NodeLog {
 }
 
 impl Group<'_> {
-    /// Writes a record; false: the log has no room for it.
+    /// Writes a record. Returns false if the log has no room.
     pub(crate) fn put(&mut self, member: &Member<'_>) -> bool {
         let log = self.log;
         let mut buffer = std::mem::take(&mut self.lane.buffer);
@@ -134,7 +137,7 @@ impl Group<'_> {
             Content::Deleted => flags |= record_flag::DELETED,
             Content::Node { now, before } => {
                 let last = log.find(member.nid);
-                // L5: chains stay short.
+                // L5: chains of records stay short.
                 let before = before.filter(|_| last.is_none_or(|last| last.depth < DEPTH_MAX));
                 match (before, last) {
                     (None, _) => flags |= record_flag::WHOLE,
@@ -147,7 +150,7 @@ impl Group<'_> {
         let payload_bytes = buffer.len() - size_of::<RecordHead>();
         let mut head = RecordHead {
             crc: 0.into(),
-            // ORDERING: Relaxed, it changes with nobody inside.
+            // ORDERING: Relaxed, it changes only while no call is inside.
             generation: log.generation.load(Relaxed).into(),
             group: self.number.into(),
             members: self.members.into(),
@@ -185,13 +188,14 @@ impl Group<'_> {
         Some(at)
     }
 
-    /// All of them are durable, and count.
+    /// Makes all records durable. They count from now on.
     ///
     /// # Errors
-    /// [`heddle_vfs::Error::Io`] if they may not be.
+    /// [`heddle_vfs::Error::Io`] if they may not be durable.
     pub(crate) fn finish(mut self) -> Result<()> {
         assert_eq!(self.put.len(), self.members as usize, "a group of another size than its records say");
-        // PERSIST: the records; the pages that they lead to were flushed before. One fence for all of them (L2).
+        // PERSIST: the records. The pages that they lead to were flushed before. One fence covers all of them
+        // (L2).
         self.log.region.fence();
         self.is_durable = true;
         self.log.check_media()?;
@@ -207,7 +211,7 @@ impl Group<'_> {
 impl Drop for Group<'_> {
     fn drop(&mut self) {
         if !self.is_durable && !self.put.is_empty() {
-            // PERSIST: records that do not count; a torn one would look like damage (L3).
+            // PERSIST: records that do not count are cleared; a torn one would look like damage (L3).
             self.log.region.fence();
         }
     }

@@ -1,20 +1,21 @@
-//! The mark of an image: "a node log may have what I have not", and the number that the head of that log has too, the *pairing*.
+//! The mark of an image: "a node log may be newer than this image", and the *pairing*, a number that the head
+//! of that log has too.
 //!
-//! State       in both copies of the superblock, the last reserved bytes. The first whole copy counts: it is marked before the second one,
-//!             and loses the mark behind it.
-//! Invariants  P1  if records of a log count, its image is marked with the pairing of its head.
-//!             P2  each mount that writes records takes a new pairing for them, and so does a log whose records are given up: a copy of the
-//!                 image or of the log from before has another one, or none.
-//!             P3  an image without a mark is whole.
-//! Crash order first record of a mount: the head, without records, gets the pairing; the mark; the head says that records count.
-//!             Unmount, mount, and giving up: the head says that no record counts; the mark goes.
+//! State       in both copies of the superblock, the last reserved bytes. The first whole copy is valid: it is marked before the second
+//!             one, and loses the mark after it.
+//! Invariants  P1  if records of a log count, its image is marked with the pairing in its head.
+//!             P2  each mount that writes records uses a new pairing. So does a log whose records are discarded: an older copy of the
+//!                 image or of the log has another pairing, or none.
+//!             P3  an image without a mark is complete.
+//! Crash order first record of a mount: the head, without records, gets the pairing; the mark; the head is set active.
+//!             Unmount, mount, and discarding: the head is set clean; the mark is removed.
 //!
 //! | a cut between | the image | the head | the next mount |
 //! |---|---|---|---|
 //! | pairing and mark | unmarked | no records, new pairing | begins the log anew |
-//! | mark and records | marked | no records, same pairing | finds nothing; the mark goes |
+//! | mark and records | marked | no records, same pairing | finds no records; removes the mark |
 //! | fold and end of the mark | marked | no records, same pairing | the same |
-//! | giving up and end of the mark | marked | no records, new pairing | refuses: the records are to be given up once more |
+//! | discarding and end of the mark | marked | no records, new pairing | refuses: the records must be discarded once more |
 
 use crate::device::Device;
 use crate::format::{LOG_MARK, Superblock};
@@ -27,19 +28,19 @@ use std::hash::{BuildHasher, RandomState};
 pub(crate) struct Pairing(pub(super) u64);
 
 impl Pairing {
-    /// One that no image and no log has.
+    /// A pairing that no image and no log has.
     pub(super) fn new() -> Pairing {
-        // Each state has keys of its own, from the system's random numbers.
+        // Each state has its own keys, from the system's random numbers.
         Pairing(RandomState::new().hash_one(()))
     }
 }
 
-/// What the image says: `None`, it needs no log.
+/// The pairing in the superblock; `None`: the image needs no log.
 pub(crate) fn of(superblock: &Superblock) -> Option<Pairing> {
     (superblock.log_mark == LOG_MARK).then(|| Pairing(superblock.log_pairing.get()))
 }
 
-/// Has both copies say that a log may have what the image has not, or that none has. Durable when this returns.
+/// Writes the mark to both copies, or removes it. Durable when this returns.
 ///
 /// # Errors
 /// [`heddle_vfs::Error::Io`].
@@ -48,7 +49,7 @@ pub(crate) fn write(device: &Device, mark: Option<Pairing>) -> Result<()> {
     rewrite(device, order, |found| put(found, mark))
 }
 
-/// The same of a superblock in memory.
+/// Sets the mark in a superblock in memory.
 pub(crate) fn put(found: &mut Superblock, mark: Option<Pairing>) {
     found.log_mark = mark.map_or([0; LOG_MARK.len()], |_| LOG_MARK);
     found.log_pairing.set(mark.map_or(0, |Pairing(number)| number));

@@ -1,25 +1,26 @@
-//! The node log: what fsyncs and epochs change of nodes goes into NVM, as records, and not onto the device.
+//! The node log: changes of nodes by fsyncs and epochs are written to NVM as records, and not to the device.
 //!
-//! The device's last checkpoint is the *base*. On top of it a node is what its newest record says, for as long as the next checkpoint of
-//! the device (*fold*) has not taken all of them in. An *fsync* writes the records of a file; an *epoch* those of all nodes that have
-//! changed, after all pages are on the device, at one instant. A record names its node, inode, version and the record that it changes:
-//! it is its own entry of the node table, in the same lines, so that nothing else of that table is written ("pin-point update").
+//! The device's last checkpoint is the *base*. A node that has records is in the state of its newest one,
+//! until the next checkpoint of the device (*fold*) has taken over all of them. An *fsync* writes the records
+//! of a file. An *epoch* writes those of all changed nodes, after all pages are on the device, at one
+//! instant. A record contains its node, inode, version and the record that it changes. So it is its own entry
+//! of the node table, in the same lines, and nothing else of that table is written ("pin-point update").
 //!
-//! State       in NVM: two heads, of which the later whole one counts, and chunks of records. In memory: where each node's newest record
-//!             is (`index`), the free chunks, a chunk under way for each lane, numbers that came free and are not recorded yet.
-//! Invariants  L1  the device alone is the file system of the base at every instant: nothing of it is written over before the next
-//!                 checkpoint counts (G2 of `segments`), and no node is written but by a fold.
-//!             L2  a record counts if all of its group are there and whole. Those of one node have groups in the order of what they say.
-//!             L3  in a chunk a group's records are written when those ahead of them are durable: behind what cannot be read lies
+//! State       in NVM: two heads, of which the later whole one counts, and chunks of records. In memory: the position of each node's
+//!             newest record (`index`), the free chunks, a chunk in use for each lane, freed numbers that are not recorded yet.
+//! Invariants  L1  at every instant the device alone is the file system of the base: no block of it is overwritten before the next
+//!                 checkpoint counts (G2 of `segments`), and only a fold writes nodes.
+//!             L2  a record counts if all records of its group are present and whole. Groups of one node have ascending numbers.
+//!             L3  in a chunk, a group's records are written when those before them are durable. So behind an unreadable record lies
 //!                 nothing, or the rest of one group that does not count. Anything else is damage.
-//!             L4  a generation of records is never continued: a mount takes what it finds in, folds it, and begins another one.
-//!             L5  a record that changes another one names it; a chain of them ends in a whole one, or in the base's node.
+//!             L4  a generation of records is never continued: a mount applies the records, folds them, and begins another generation.
+//!             L5  a record that changes another one names it; such a chain ends in a whole record, or in the base's node.
 //! Lock order  the locks of calls (`call_gate`), a lane, the locks of the tables (`node`, `nat`), a shard of the index.
-//! Pairing     which image a log belongs to, and what stands first when it comes to have records: `mark`.
-//! Crash order pages, a flush of the device, records, a fence: durable. A fold: the head says which checkpoint is to come, a fence; that
+//! Pairing     which image a log belongs to, and the steps before its first record: `mark`.
+//! Crash order pages, a flush of the device, records, a fence: durable. A fold: the head names the next checkpoint, a fence; that
 //!             checkpoint's tail; the head begins a generation on top of it, a fence.
 //! Orderings   O1  the group's number is taken under the lane; those of one inode are ordered by that inode's lock.
-//! Source      F2FS range-lock paper (SYSTOR '19) sections 3.3 to 3.5. There the log is all that nodes have; here it extends an image
+//! Source      F2FS range-lock paper (SYSTOR '19) sections 3.3 to 3.5. There all nodes are in the log; here it extends an image
 //!             that Linux can mount.
 
 mod group;
@@ -53,19 +54,19 @@ const SHARDS: usize = 64;
 const LANES_MAX: usize = 64;
 /// Least bytes of a log: eight chunks.
 pub const LOG_BYTES_MIN: u64 = LOG_CHUNKS_BYTES + 8 * CHUNK_BYTES;
-/// Most bytes of a log, whatever the region has: lines are numbered by 32 bits.
+/// Most bytes of a log in a region of any size: line numbers have 32 bits.
 pub const LOG_BYTES_MAX: u64 = LOG_LINE_BYTES << 32;
-/// Records that a node needs at most: reading it is so many loads.
+/// Most records for one node: reading the node costs as many loads.
 const DEPTH_MAX: u8 = 8;
-/// Share of the chunks, in tenths, at which an epoch becomes a fold.
+/// Share of the used chunks, in tenths, at which an epoch becomes a fold.
 const FULL_TENTHS: u64 = 7;
 
 /// Why a log is not used with an image.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// It cannot be this log.
+    /// It is not the log of this image.
     Log(String),
-    /// The image is another one than the log was written with, or a copy of it.
+    /// The image is not the one with which the log was written, or is a copy of it.
     Image(String),
 }
 
@@ -76,40 +77,40 @@ const OF_ANOTHER: &str = "it was made since, or the log is another image's: what
 const OLDER: &str = "it is a copy from before: what it lacks is in the image that the log was used with since. Put that one back. To go on \
                      from this copy: heddle mount -o discard-nvm";
 
-/// Where a node's newest record is.
+/// The position of a node's newest record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Located {
     pub(crate) line: u32,
     depth: u8,
 }
 
-/// A number that came free.
+/// A freed number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deleted {
     pub(crate) nid: Nid,
     pub(crate) version: u8,
 }
 
-/// What a region for a node log holds.
+/// The contents of a region for a node log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogState {
-    /// A log of this image, or one that nothing is in.
+    /// A log of this image, or an empty log.
     Made,
-    /// Nothing that anybody needs: a log is made in it.
+    /// Nothing of value: a log is made in it.
     Free,
 }
 
-/// See the module.
+/// The node log of an image.
 pub(crate) struct NodeLog {
     region: Region,
     heads: Mutex<Heads>,
-    /// The head says that records count.
+    /// True: the head is active.
     is_active: AtomicBool,
-    /// The image says that this log may have what it has not. It never does when it has just been opened (P2 of `mark`).
+    /// True: the image is marked. It never is when it has just been opened (P2 of `mark`).
     is_marked: AtomicBool,
     generation: AtomicU32,
     chunks: u64,
-    /// The next chunk that nobody has.
+    /// The next free chunk.
     next_chunk: AtomicU64,
     next_group: AtomicU64,
     lanes: Vec<Mutex<group::Lane>>,
@@ -120,11 +121,11 @@ pub(crate) struct NodeLog {
 }
 
 impl NodeLog {
-    /// The log of an image with this checkpoint, in this region, and what it says. `mark`: what the image says of its log; `discard`:
-    /// whatever that has, it does not count. The region is not changed before [`NodeLog::settle`].
+    /// The log of an image with this checkpoint, in this region, and its records. `mark`: the image's mark;
+    /// `discard`: the log's records do not count. The region is not changed before [`NodeLog::settle`].
     ///
     /// # Errors
-    /// Why it cannot be that.
+    /// Why it cannot be this image's log.
     pub(crate) fn open(
         (region, state): (Region, LogState),
         (uuid, image): ([u8; 16], Base),
@@ -146,7 +147,7 @@ impl NodeLog {
             LogState::Made => Some(Heads::read(&region).map_err(Refused::Log)?),
             LogState::Free => None,
         };
-        // If the image knows of a log it is to be this one.
+        // If the image is marked, this must be the log it is marked for.
         let is_of = |heads: &Heads, mark| heads.is_of(uuid, image, mark);
         let is_paired = mark.is_some_and(|mark| heads.as_ref().is_some_and(|heads| is_of(heads, mark)));
         let is_right = mark.is_none() || discard || breaks(Breach::AnyLogTaken) || is_paired;
@@ -154,7 +155,7 @@ impl NodeLog {
             if !is_right {
                 return log_refused(ANOTHER);
             }
-            // Whatever bytes are there, they are of another generation, all but certainly.
+            // The generation differs, almost certainly, from that of any old bytes in the region.
             let heads = Heads::new(&region, uuid, image, now().nanos() ^ now().secs() as u32);
             return Ok((NodeLog::new(region, heads), Found::default()));
         };
@@ -163,7 +164,7 @@ impl NodeLog {
         if standing == Standing::Clean && !is_right {
             return if mark == Some(pairing) { image_refused(OLDER) } else { log_refused(ANOTHER) };
         }
-        // What another image has in it is not this one's to give up.
+        // Records of another image must not be discarded here.
         if discard && owner == uuid {
             heads.give_up(&region, uuid, image);
             return Ok((NodeLog::new(region, heads), Found::default()));
@@ -181,7 +182,7 @@ impl NodeLog {
             _ if found.is_empty() && is_right => log.lock_heads().begin_anew(&log.region, uuid, image),
             _ if is_paired || breaks(Breach::AnyLogTaken) => return Ok((log, found)),
             _ if owner != uuid => return image_refused(OF_ANOTHER),
-            // Of two logs of an image the other one is the newer, or the image is a copy.
+            // Of two logs of an image the other one is newer, or the image is a copy.
             _ if mark.is_some_and(|mark| mark != pairing) => return log_refused(ANOTHER),
             _ => {
                 return image_refused(&format!(
@@ -192,11 +193,11 @@ impl NodeLog {
                 ));
             }
         }
-        log.generation.store(log.lock_heads().generation(), Relaxed); // ORDERING: Relaxed, nobody else knows the log.
+        log.generation.store(log.lock_heads().generation(), Relaxed); // ORDERING: Relaxed, no other thread knows the log.
         Ok((log, found))
     }
 
-    /// The image is as it will be served: the region becomes its log.
+    /// The image has its final state: the region becomes its log.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -232,21 +233,21 @@ impl NodeLog {
         self.index[nid.0 as usize % SHARDS].write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a node's newest record is, if it has one.
+    /// Position of a node's newest record, if it has one.
     pub(crate) fn find(&self, nid: Nid) -> Option<Located> {
         self.shard(nid).get(&nid).copied()
     }
 
-    /// Its newest record is there.
+    /// Notes the position of its newest record.
     pub(crate) fn locate(&self, nid: Nid, place: Located) {
         if self.shard_mut(nid).insert(nid, place).is_none() {
             self.nodes.fetch_add(1, Relaxed); // ORDERING: Relaxed, an estimate.
         }
     }
 
-    /// Nodes that have records: a fold writes them all.
+    /// Number of nodes that have records, all of which a fold writes.
     pub(crate) fn nodes(&self) -> usize {
-        self.nodes.load(Relaxed) // ORDERING: Relaxed, an estimate, for the decision when to fold.
+        self.nodes.load(Relaxed) // ORDERING: Relaxed, an estimate, to decide when to fold.
     }
 
     /// The nodes that have records.
@@ -257,8 +258,8 @@ impl NodeLog {
         self.index.iter().flat_map(of_shard).collect()
     }
 
-    /// A node is no more, and its number had been given to something durable: `durable`, or it has a record. The next fsync of its
-    /// inode, or the next epoch, says so.
+    /// Notes a freed node whose number was durably in use: `durable`, or it has a record. The next fsync of
+    /// its inode, or the next epoch, records that.
     pub(crate) fn free(&self, ino: Nid, gone: Deleted, durable: bool) {
         let was = self.shard_mut(gone.nid).remove(&gone.nid).is_some();
         if was {
@@ -273,23 +274,23 @@ impl NodeLog {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Numbers of an inode that came free and are not recorded yet.
+    /// Freed numbers of an inode that are not recorded yet.
     pub(crate) fn deleted_of(&self, ino: Nid) -> Vec<Deleted> {
         self.deleted().get(&ino).cloned().unwrap_or_default()
     }
 
-    /// They are recorded.
+    /// Notes that they are recorded.
     pub(crate) fn deletion_recorded(&self, ino: Nid) {
         self.deleted().remove(&ino);
     }
 
-    /// The same of all inodes.
+    /// The same numbers for all inodes.
     pub(crate) fn all_deleted(&self) -> Vec<(Nid, Deleted)> {
         let deleted = self.deleted();
         deleted.iter().flat_map(|(ino, gone)| gone.iter().map(|gone| (*ino, *gone))).collect()
     }
 
-    /// The image says that this log may have what it has not, from before the first record on.
+    /// Marks the image before the first record.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -299,7 +300,7 @@ impl NodeLog {
             return Ok(());
         }
         let mut heads = self.lock_heads();
-        // ORDERING: Acquire, as above; another thread may have been first.
+        // ORDERING: Acquire, as above; another thread may have marked it first.
         if !self.is_marked.load(Acquire) {
             heads.pair_anew(&self.region);
             self.check_media()?;
@@ -309,12 +310,12 @@ impl NodeLog {
         Ok(())
     }
 
-    /// The log has nothing that the image has not: the image says so. No call is inside.
+    /// Removes the image's mark: the log has nothing that the image lacks. No call is inside.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub(crate) fn unmark(&self, device: &Device) -> Result<()> {
-        // ORDERING: Relaxed, nobody is inside that begins records.
+        // ORDERING: Relaxed, no thread inside begins records.
         if self.is_marked.load(Relaxed) {
             mark::write(device, None)?;
             self.is_marked.store(false, Relaxed); // ORDERING: Relaxed, as above.
@@ -322,7 +323,7 @@ impl NodeLog {
         Ok(())
     }
 
-    /// Records count from now on.
+    /// Makes records count from now on.
     fn make_active(&self) -> Result<()> {
         // ORDERING: Acquire, pairs with the Release below: a thread that sees it has the head durable before its records.
         if !self.is_active.load(Acquire) {
@@ -333,7 +334,7 @@ impl NodeLog {
         Ok(())
     }
 
-    /// The checkpoint that comes to count next has all that the log says.
+    /// Announces the next checkpoint, which will include all records.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -342,14 +343,15 @@ impl NodeLog {
         self.check_media()
     }
 
-    /// No record counts any more, whatever the image has: a bug for the rig to see.
+    /// Makes no record count any more, whether or not the image has their contents: a bug for the rig to
+    /// detect.
     pub(crate) fn end_records(&self) {
         let mut heads = self.lock_heads();
         let (uuid, base) = (heads.uuid(), heads.base());
         heads.begin_anew(&self.region, uuid, base);
     }
 
-    /// It counts. Nobody is inside.
+    /// Begins a new generation after a fold: the checkpoint is valid. No call is inside.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -357,7 +359,7 @@ impl NodeLog {
         let mut heads = self.lock_heads();
         let uuid = heads.uuid();
         heads.begin_anew(&self.region, uuid, base);
-        // ORDERING: Relaxed, all of it, nobody is inside.
+        // ORDERING: Relaxed throughout, no call is inside.
         self.generation.store(heads.generation(), Relaxed);
         self.is_active.store(false, Relaxed); // ORDERING: Relaxed, as above.
         self.next_chunk.store(0, Relaxed); // ORDERING: Relaxed, as above.
@@ -374,22 +376,24 @@ impl NodeLog {
         self.heads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Did numbers come free that it does not say, or is it time to fold?
+    /// Returns true if freed numbers are not recorded, or it is time to fold.
     pub(crate) fn is_behind(&self) -> bool {
         self.is_filling() || !self.deleted().is_empty()
     }
 
-    /// Is there anything that the device's checkpoint has not?
+    /// Returns true if the log has nothing that the device's checkpoint lacks.
     pub(crate) fn is_empty(&self) -> bool {
-        self.next_chunk.load(Relaxed) == 0 // ORDERING: Relaxed, asked with nobody inside, or as an estimate.
+        self.next_chunk.load(Relaxed) == 0 // ORDERING: Relaxed, loaded while no call is inside, or as an estimate.
     }
 
-    /// Is it time to fold?
+    /// Returns true if it is time to fold.
     pub(crate) fn is_filling(&self) -> bool {
         // ORDERING: Relaxed, an estimate.
         self.next_chunk.load(Relaxed) * 10 >= self.chunks * FULL_TENTHS
     }
 
+    /// Checks the region for failures.
+    ///
     /// # Errors
     /// [`Error::Io`] if what was stored may not be durable.
     fn check_media(&self) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Records are read: one at a line, and the node that a chain of them says.
+//! Reading records: one at a line, and the node that a chain of them describes.
 
 use super::{DEPTH_MAX, Located, NodeLog, runs};
 use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES, NodeBlock, RecordHead, record_flag};
@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use zerocopy::{FromBytes, IntoBytes};
 
 impl NodeLog {
-    /// The node that a record says; `base` is asked for what the base checkpoint has, if the record changes that.
+    /// The node that a record describes; calls `base` for the base checkpoint's node, if the record changes
+    /// that.
     pub(crate) fn load(
         &self,
         nid: Nid,
@@ -43,7 +44,7 @@ impl NodeLog {
         Ok(node)
     }
 
-    /// The record at a line, if a whole one of this generation is there.
+    /// The record at a line, if it is whole and of this generation.
     pub(super) fn record(&self, line: u32) -> Option<(RecordHead, Vec<u8>)> {
         let (at, room) = self.place_of(line)?;
         let head = self.head(at)?;
@@ -55,8 +56,8 @@ impl NodeLog {
         (head.crc.get() == crc_of(&head, &payload)).then_some((head, payload))
     }
 
-    /// The record of this generation that was at a line before one bit of it flipped. That takes milliseconds to find, or not to find, and
-    /// one of `tries`.
+    /// Mends the record at a line by flipping one bit back, if that makes it a record of this generation. The
+    /// search takes milliseconds, whether it succeeds or not, and uses one of `tries`.
     pub(super) fn mended(&self, line: u32, tries: &mut u32) -> Option<(RecordHead, Vec<u8>)> {
         let (at, room) = self.place_of(line)?;
         let head = self.head(at)?;
@@ -64,7 +65,7 @@ impl NodeLog {
         let generation = self.generation.load(Relaxed);
         let payload = |head: &RecordHead| self.payload(at, head, room);
         let is_whole = || payload(&head).is_some_and(|payload| head.crc.get() == crc_of(&head, &payload));
-        // A whole one of an earlier generation is no damage.
+        // A whole record of an earlier generation is no damage.
         if (head.generation.get() ^ generation).count_ones() > 1 || is_whole() || *tries == 0 {
             return None;
         }
@@ -72,7 +73,7 @@ impl NodeLog {
         mended(&head, payload).filter(|(head, _)| head.generation.get() == generation)
     }
 
-    /// Where a line is, and how much of its chunk there is from it on; `None`: in no chunk.
+    /// Position of a line, and the length of its chunk from there on; `None`: it is in no chunk.
     fn place_of(&self, line: u32) -> Option<(u64, usize)> {
         let at = u64::from(line) * LOG_LINE_BYTES;
         let in_chunk = at.checked_sub(LOG_CHUNKS_BYTES)?;
@@ -97,7 +98,7 @@ impl NodeLog {
     }
 }
 
-/// What a record's checksum should be.
+/// The correct checksum of a record.
 pub(super) fn crc_of(head: &RecordHead, payload: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&head.as_bytes()[size_of::<u32>()..]);
@@ -105,8 +106,8 @@ pub(super) fn crc_of(head: &RecordHead, payload: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The record that a head and the payload behind it were before one bit of them flipped. No whole record is that near to another one, and
-/// one that was cut off while it was written may count or not.
+/// Mends a head and its payload by flipping one bit back. No whole record is so similar to another one, and a
+/// torn record may count or not.
 fn mended(
     found: &RecordHead,
     payload: impl Fn(&RecordHead) -> Option<Vec<u8>>,

@@ -1,7 +1,8 @@
-//! What of a node has changed: runs of words.
+//! The changes of a node, as runs of words.
 //!
-//! An fsync changes times, a size and a pointer of a node of 4 KiB, and only they go into NVM. The paper makes its inodes smaller for that
-//! ("fine-grained inode"); a difference does it for every kind of node, and of an inode without empty pointers leaves what that has.
+//! An fsync changes times, a size and a pointer of a node of 4 KiB, and only these are written to NVM. The
+//! paper makes its inodes smaller for that ("fine-grained inode"). A difference works for every kind of node,
+//! and also leaves out the empty pointers of an inode.
 //!
 //! Source      F2FS range-lock paper (SYSTOR '19) section 3.4.
 
@@ -11,14 +12,14 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 const WORD_BYTES: usize = 4;
 const WORDS: usize = BLOCK_BYTES / WORD_BYTES;
-/// What is looked at together first: most of a node is as it was.
+/// Bytes compared at once: most of a node is unchanged.
 const PIECE_BYTES: usize = 64;
 
-/// Appends the runs in which `new` differs from `old`, which is zeros if there is none.
+/// Appends the runs in which `new` differs from `old`, or from zeros if there is no `old`.
 pub(crate) fn encode(old: Option<&NodeBlock>, new: &NodeBlock, into: &mut Vec<u8>) {
     const ZEROS: &Block = &[0; BLOCK_BYTES];
     let (old, new) = (old.map_or(&ZEROS[..], |old| old.as_bytes()), new.as_bytes());
-    // Where the head of the run stands that the last word went into, and the word behind that one.
+    // Position of the head of the last run, and the word behind that run.
     let mut open = (0, usize::MAX);
     for at in (0..BLOCK_BYTES).step_by(PIECE_BYTES) {
         let (old, new) = (&old[at..at + PIECE_BYTES], &new[at..at + PIECE_BYTES]);
@@ -47,7 +48,7 @@ fn add(open: &mut (usize, usize), word: usize, bytes: &[u8], into: &mut Vec<u8>)
     open.1 = word + 1;
 }
 
-/// Changes a node as runs say; false, and anything may have been changed, if they make no sense.
+/// Applies runs to a node. Returns false if they are invalid; the node may be changed then.
 pub(crate) fn apply(mut runs: &[u8], node: &mut NodeBlock) -> bool {
     let bytes = node.as_mut_bytes();
     while !runs.is_empty() {
@@ -63,7 +64,8 @@ pub(crate) fn apply(mut runs: &[u8], node: &mut NodeBlock) -> bool {
     true
 }
 
-/// Most bytes that the runs of a node have: a run's head is as long as the word that parts it from the one before.
+/// Most bytes of the runs of a node: a run's head is as long as the word that separates it from the run
+/// before.
 pub(crate) const RUNS_BYTES_MAX: usize = BLOCK_BYTES + size_of::<RunHead>();
 
 /// A node of zeros.

@@ -1,14 +1,14 @@
-//! What a log says when it is found: the newest record of each node that counts.
+//! Scanning a log at a mount: the newest valid record of each node.
 
 use super::{Located, NodeLog};
 use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES, RecordHead, record_flag};
 use crate::ids::Nid;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Records that are tried to be mended at most.
+/// Most records that are tried to be mended.
 const TRIES_MAX: u32 = 64;
 
-/// What is newest of a node.
+/// The newest record of a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Newest {
     pub(crate) place: Located,
@@ -16,11 +16,11 @@ pub(crate) struct Newest {
     pub(crate) version: u8,
     pub(crate) ino: Nid,
     pub(crate) deleted: bool,
-    /// Its name is to be made, unless an epoch followed.
+    /// True: its name must be recovered, unless an epoch followed.
     pub(crate) named: bool,
 }
 
-/// What counts of a log.
+/// The valid records of a log.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) nodes: BTreeMap<Nid, Newest>,
@@ -28,17 +28,17 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Nothing.
+    /// Returns true if there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// Does it say something of this node?
+    /// Returns true if there is a record of this node.
     pub(crate) fn has(&self, nid: Nid) -> bool {
         self.nodes.contains_key(&nid)
     }
 
-    /// Files that were fsynced after the last epoch.
+    /// Number of files that were fsynced after the last epoch.
     pub(crate) fn fsynced_inodes(&self) -> u64 {
         let fsynced = |(nid, newest): &(&Nid, &Newest)| {
             newest.ino == **nid && !newest.deleted && newest.group > self.last_epoch
@@ -46,7 +46,7 @@ impl Found {
         self.nodes.iter().filter(fsynced).count() as u64
     }
 
-    /// New files whose names only their inodes say.
+    /// New files whose names are only in their inodes.
     pub(crate) fn named(&self) -> impl Iterator<Item = Nid> + '_ {
         let is_named = |newest: &Newest| newest.named && !newest.deleted && newest.group > self.last_epoch;
         self.nodes.iter().filter(move |(_, newest)| is_named(newest)).map(|(nid, _)| *nid)
@@ -54,10 +54,10 @@ impl Found {
 }
 
 impl NodeLog {
-    /// Looks through all chunks, twice: which groups are whole, and what they say.
+    /// Scans all chunks, twice: first for whole groups, then for their contents.
     ///
     /// # Errors
-    /// Why not all that was acknowledged may be there.
+    /// Why acknowledged records may be missing.
     pub(crate) fn scan(&self) -> Result<Found, String> {
         let mut groups: HashMap<u64, (u32, u32)> = HashMap::new();
         let mut gaps: Vec<(u64, BTreeSet<u64>)> = Vec::new();
@@ -73,7 +73,7 @@ impl NodeLog {
         });
         let is_whole = |group: &u64| groups.get(group).is_some_and(|(members, seen)| seen >= members);
         for (at, behind) in gaps {
-            // L3: of one that was cut off while it was written records may lie behind a gap, and of no other.
+            // L3: records behind a gap may only be those of one group that was cut off.
             if behind.len() > 1 || behind.iter().any(is_whole) {
                 return Err(format!(
                     "the record at byte {at} is damaged, and with it what was fsynced then is lost, perhaps more. To go back to the \
@@ -91,7 +91,8 @@ impl NodeLog {
         Ok(found)
     }
 
-    /// All whole records, chunk by chunk, their lines, and where the gap is that lies before them in their chunk, if there is one.
+    /// Calls `look` for all whole records, chunk by chunk, with their lines, and with the last gap before
+    /// them in their chunk, if any.
     fn each_record(&self, look: &mut dyn FnMut(&RecordHead, u32, Option<u64>)) {
         let mut tries = TRIES_MAX;
         for chunk in 0..self.chunks {

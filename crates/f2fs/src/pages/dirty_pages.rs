@@ -1,7 +1,8 @@
-//! Pages that were written and are not on the device yet. A call that changes one has its inode to itself, or the page.
+//! Changed pages that are not on the device yet. A call that changes one holds its inode, or the page,
+//! exclusively.
 //!
-//! State       pages by inode and number, in shards by inode. A page that is written to the device is taken out only when its pointer says
-//!             where it is: a reader who finds no page here finds it there. Beside them those that are `page_cache`.
+//! State       pages by inode and number, in shards by inode. A page that is written to the device is removed only when its pointer leads
+//!             to its block: a reader that finds no page here finds it there. Beside them the pages of `page_cache`.
 
 use crate::format::Block;
 use crate::ids::{ByNid, Nid, PageNo};
@@ -14,11 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 const SHARDS: usize = 64;
 
-/// Each has a lock of its own: a copy of 4 KiB is not made under the shard's.
+/// Each page has its own lock, so that 4 KiB are not copied under the shard's lock.
 type Page = Arc<Mutex<Box<Block>>>;
 type PagesOf = BTreeMap<PageNo, Page>;
 
-/// See the module.
+/// The pages in memory.
 pub(crate) struct Pages {
     shards: [RwLock<ByNid<PagesOf>>; SHARDS],
     kept: Kept,
@@ -42,28 +43,28 @@ impl Pages {
         self.shards[nid.0 as usize % SHARDS].write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many there are.
+    /// Number of changed pages.
     pub(crate) fn count(&self) -> usize {
-        self.count.load(Relaxed) // ORDERING: Relaxed, an estimate, for the decision when to write.
+        self.count.load(Relaxed) // ORDERING: Relaxed, an estimate, to decide when to write.
     }
 
     fn find(&self, nid: Nid, page: PageNo) -> Option<Page> {
         self.shard(nid).get(&nid)?.get(&page).cloned()
     }
 
-    /// Looks at a page that was changed.
+    /// Calls `look` with a changed page.
     pub(crate) fn with<R>(&self, nid: Nid, page: PageNo, look: impl FnOnce(&Block) -> R) -> Option<R> {
         let found = self.find(nid, page)?;
         let block = found.lock().unwrap_or_else(PoisonError::into_inner);
         Some(look(&block))
     }
 
-    /// The first page from this one on that is here.
+    /// The first changed page from this one on.
     pub(crate) fn next_of(&self, nid: Nid, from: PageNo) -> Option<PageNo> {
         self.shard(nid).get(&nid)?.range(from..).next().map(|(page, _)| *page)
     }
 
-    /// Changes a page that is here; false if it is not.
+    /// Changes a page if it is in memory as changed. Returns false if it is not.
     pub(crate) fn change(&self, nid: Nid, page: PageNo, change: impl FnOnce(&mut Block)) -> bool {
         let Some(page) = self.find(nid, page) else { return false };
         steps::take();
@@ -71,7 +72,7 @@ impl Pages {
         true
     }
 
-    /// Puts a page here.
+    /// Adds a changed page.
     pub(crate) fn put(&self, nid: Nid, page: PageNo, block: Box<Block>) {
         steps::take();
         let block = Arc::new(Mutex::new(block));
@@ -81,17 +82,17 @@ impl Pages {
         }
     }
 
-    /// Looks at a page that was changed, or kept.
+    /// Calls `look` with a changed or a cached page.
     pub(crate) fn look<R>(&self, nid: Nid, page: PageNo, mut look: impl FnMut(&Block) -> R) -> Option<R> {
         self.with(nid, page, &mut look).or_else(|| self.kept.with(nid, page, look))
     }
 
-    /// Caches a page as it was read from the device. The caller holds its inode, or the page.
+    /// Caches a page that was read from the device. The caller holds its inode, or the page.
     pub(crate) fn keep(&self, nid: Nid, page: PageNo, block: Box<Block>) {
         self.kept.keep(nid, page, block);
     }
 
-    /// Drops pages, also those that are kept.
+    /// Drops pages, including cached ones.
     pub(crate) fn drop_range(&self, nid: Nid, pages: Range<PageNo>) {
         self.kept.forget(nid, pages.clone());
         let mut shard = self.shard_mut(nid);
@@ -107,7 +108,7 @@ impl Pages {
         self.count.fetch_sub(gone.len(), Relaxed); // ORDERING: Relaxed, an estimate.
     }
 
-    /// The inodes that have pages here.
+    /// The inodes that have changed pages.
     pub(crate) fn inodes(&self) -> Vec<Nid> {
         let of_shard = |shard: &RwLock<ByNid<PagesOf>>| {
             shard.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect::<Vec<_>>()
@@ -115,7 +116,7 @@ impl Pages {
         self.shards.iter().flat_map(of_shard).collect()
     }
 
-    /// The pages of an inode.
+    /// The changed pages of an inode.
     pub(crate) fn of(&self, nid: Nid) -> Vec<PageNo> {
         self.shard(nid).get(&nid).map(|pages| pages.keys().copied().collect()).unwrap_or_default()
     }

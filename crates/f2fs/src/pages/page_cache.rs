@@ -1,12 +1,10 @@
-//! A cache of pages as the device has them, for later readers.
+//! A cache of unchanged pages, for later readers.
 //!
-//! State       pages by inode and number, in shards by inode. When there are too many, one goes of the shard whose turn it is: a hand goes
-//!             round in it, and passes over pages that were looked at since it was last there (second chance).
-//! Invariants  C1  a cached page is the one that the page's pointer leads to: a call that changes, cuts or moves a page forgets it. That
-//!                 call
-//!                 has the inode or the page to itself (`call_gate`, `range_lock`), and a reader that caches a page holds either for
-//!                 reading: so nothing is
-//!                 kept that has become old meanwhile.
+//! State       pages by inode and number, in shards by inode. If there are too many, one page of the next shard in turn is evicted: a
+//!             clock hand passes over pages that were read since it last passed (second chance).
+//! Invariants  C1  a cached page has the content of the block of its pointer: a call that changes, cuts or moves a page drops it from the
+//!                 cache. That call holds the inode or the page exclusively (`call_gate`, `range_lock`), and a reader that caches a
+//!                 page holds either for reading. So no old content is cached.
 
 use crate::format::Block;
 use crate::ids::{Nid, PageNo};
@@ -16,16 +14,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SHARDS: usize = 64;
-/// Pages at which one goes when another comes: 128 MiB.
+/// Number of pages from which each new page evicts one: 128 MiB.
 const PAGES_MAX: usize = 1 << 15;
-/// Pages that the hand passes over at a time.
+/// Most pages that the hand passes over at a time.
 const PASSED_MAX: usize = 64;
 
 type Key = (Nid, PageNo);
 
 struct Page {
     block: Box<Block>,
-    /// Looked at since the hand passed.
+    /// True: read since the hand passed.
     seen: AtomicBool,
 }
 
@@ -34,7 +32,7 @@ struct Shard {
     hand: Key,
 }
 
-/// See the module.
+/// The page cache.
 pub(crate) struct Kept {
     shards: [RwLock<Shard>; SHARDS],
     count: AtomicUsize,
@@ -42,7 +40,7 @@ pub(crate) struct Kept {
 }
 
 impl Shard {
-    /// The page goes whose turn it is; false if there is none.
+    /// Evicts the next page in turn. Returns false if there is none.
     fn give_one_up(&mut self) -> bool {
         for passed in 0.. {
             let behind = (Bound::Excluded(self.hand), Bound::Unbounded);
@@ -76,22 +74,22 @@ impl Kept {
         self.shards[n % SHARDS].write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at a page.
+    /// Calls `look` with a cached page.
     pub(crate) fn with<R>(&self, nid: Nid, page: PageNo, look: impl FnOnce(&Block) -> R) -> Option<R> {
         let shard = self.shard(nid);
         let found = shard.pages.get(&(nid, page))?;
-        // ORDERING: Relaxed, a hint. Loaded first: of a page that many look at the line is not written.
+        // ORDERING: Relaxed, a hint. Loaded first, so that the line of a popular page is not written.
         if !found.seen.load(Relaxed) {
             found.seen.store(true, Relaxed); // ORDERING: Relaxed, as above.
         }
         Some(look(&found.block))
     }
 
-    /// Keeps a page (C1).
+    /// Caches a page (C1).
     pub(crate) fn keep(&self, nid: Nid, page: PageNo, block: Box<Block>) {
         let page = ((nid, page), Page { block, seen: AtomicBool::new(false) });
         let new = self.shard_mut(nid.0 as usize).pages.insert(page.0, page.1).is_none();
-        // ORDERING: Relaxed, a count that decides nothing but how much is kept, about.
+        // ORDERING: Relaxed, a count that only decides, approximately, how much is cached.
         if new && self.count.fetch_add(1, Relaxed) >= PAGES_MAX {
             let gone = (0..SHARDS).any(|_| {
                 let turn = self.turn.fetch_add(1, Relaxed); // ORDERING: Relaxed, any shard will do.
@@ -101,7 +99,7 @@ impl Kept {
         }
     }
 
-    /// These pages change (C1).
+    /// Drops these pages, because they change (C1).
     pub(crate) fn forget(&self, nid: Nid, pages: Range<PageNo>) {
         let range = (nid, pages.start)..(nid, pages.end);
         if pages.is_empty() || self.shard(nid).pages.range(range.clone()).next().is_none() {
@@ -113,10 +111,10 @@ impl Kept {
         self.count.fetch_sub(gone.len(), Relaxed); // ORDERING: Relaxed, as in `keep`.
     }
 
-    /// How many there are.
+    /// Number of cached pages.
     #[cfg(test)]
     fn count(&self) -> usize {
-        self.count.load(Relaxed) // ORDERING: Relaxed, a test's.
+        self.count.load(Relaxed) // ORDERING: Relaxed, for a test.
     }
 }
 
@@ -136,7 +134,7 @@ mod tests {
     fn what_is_forgotten_is_gone_and_the_rest_stays() {
         let kept = Kept::new();
         for page in 0..10 {
-            // Two inodes of one shard.
+            // Two inodes in one shard.
             keep(&kept, 7, page, 1);
             keep(&kept, 7 + SHARDS as u32, page, 2);
         }

@@ -1,9 +1,10 @@
-//! What was fsynced after the last checkpoint. A reader takes it in in memory alone; for a writer see `roll_forward`.
+//! Nodes that were fsynced after the last checkpoint. A reader applies them only in memory; for a writer see
+//! `roll_forward`.
 //!
-//! An fsync writes the nodes of the file into the log of direct nodes, each leading to the next, the last one marked.
-//! They say which checkpoint they were written after; the first that says another ends the chain. What follows a file's
-//! last mark was never acknowledged. The inode of a file that was made since bears another mark: its name is to be made
-//! too.
+//! An fsync writes the nodes of the file to the log of direct nodes; each names the block of the next, and
+//! the last one is marked. They carry the version of the checkpoint before them; the first node with another
+//! version ends the chain. Nodes behind a file's last mark were never acknowledged. The inode of a new file
+//! has another mark: its name must be recovered too.
 //!
 //! Source      F2FS paper (FAST '15) section 2.4.2.
 
@@ -21,25 +22,25 @@ use std::sync::Arc;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
-/// Which log of nodes it is.
+/// The log of these nodes.
 const WARM_NODES: usize = 1;
 
-/// What is newer than the checkpoint, for a reader.
+/// State that is newer than the checkpoint, for a reader.
 #[derive(Default)]
 pub(crate) struct Fsynced {
-    /// Where nodes are now.
+    /// New positions of nodes.
     pub(crate) nodes: Vec<(Nid, NatEntry)>,
-    /// Names of files that were made since, by directory.
+    /// Names of new files, by directory.
     pub(crate) names: HashMap<Nid, BTreeMap<Vec<u8>, (Nid, FileKind)>>,
-    /// Files that something was fsynced of.
+    /// Number of fsynced files.
     pub(crate) inodes: u64,
 }
 
-/// A node of the chain. Of most the footer says enough.
+/// A node of the chain. For most nodes the footer is enough.
 pub(crate) struct Link {
     pub(crate) addr: BlockAddr,
     footer: NodeFooter,
-    /// The inode that says a name.
+    /// The inode, if it carries a name to be recovered.
     pub(crate) made: Option<Arc<NodeBlock>>,
 }
 
@@ -59,7 +60,7 @@ impl Link {
     }
 }
 
-/// The nodes that were written after the checkpoint and acknowledged, in their order.
+/// The nodes that were written after the checkpoint and acknowledged, in order.
 pub(crate) struct Chain(pub(crate) Vec<Link>);
 
 impl Chain {
@@ -89,7 +90,7 @@ impl Fsynced {
             let (nid, ino) = (Nid(link.footer.nid.get()), link.ino());
             let here =
                 nat.find(device, ino).is_ok_and(|entry| entry.addr.get() != 0 && entry.ino.get() == ino.0);
-            // Nodes of a file that nobody knows: it had no name any more when the inode could have told it.
+            // Nodes of an unknown file: it had no name any more when its inode was written.
             if !here && link.made.is_none() && !inodes.contains(&ino) {
                 continue;
             }
@@ -104,7 +105,7 @@ impl Fsynced {
         found
     }
 
-    /// The name that an inode says it has.
+    /// Adds the name that is stored in an inode.
     fn name(&mut self, node: &Arc<NodeBlock>, features: u32) {
         let block = inode_of(node);
         let len = block.name_bytes.get() as usize;
@@ -117,7 +118,7 @@ impl Fsynced {
     }
 }
 
-/// The nodes that were written after the checkpoint, in their order.
+/// The nodes that were written after the checkpoint, in order.
 fn chain(device: &Device, geometry: &Geometry, checkpoint: &Checkpoint, nodes: &Nodes) -> Vec<Link> {
     let head = &checkpoint.head;
     let (segment, offset) = (head.node_segment[WARM_NODES].get(), head.node_offset[WARM_NODES].get());
@@ -127,10 +128,10 @@ fn chain(device: &Device, geometry: &Geometry, checkpoint: &Checkpoint, nodes: &
     }
     let mut addr = geometry.main.plus(segment * SEGMENT_BLOCKS + u32::from(offset));
     let mut seen = BTreeSet::new();
-    // A damaged chain may be a circle.
+    // A damaged chain may be circular.
     while geometry.in_main(addr) && seen.insert(addr) {
         let node = device.block(addr).ok().and_then(|block| NodeBlock::read_from_bytes(&block[..]).ok());
-        // One that was cut off while it was written was not acknowledged, and nothing behind it.
+        // A torn node was not acknowledged, and no node behind it.
         let is_next = |node: &NodeBlock| {
             is_later(checkpoint, node.footer.checkpoint_version.get()) && nodes.check(node).is_ok()
         };
@@ -142,7 +143,7 @@ fn chain(device: &Device, geometry: &Geometry, checkpoint: &Checkpoint, nodes: &
     chain
 }
 
-/// Was a node that says this written after the checkpoint?
+/// Returns true if a node with this version was written after the checkpoint.
 fn is_later(checkpoint: &Checkpoint, said: u64) -> bool {
     let version = checkpoint.head.version.get();
     if checkpoint.has(checkpoint_flag::NO_CRC_RECOVERY) {

@@ -1,11 +1,13 @@
-//! What a log says is taken in, when its image is opened: nodes become what their newest records say, and what follows from that is put
-//! right: the node table, which blocks are live and whose they are, and how many. Then the image is folded.
+//! Recovery of a node log, when its image is opened. Nodes get the state of their newest records, and the
+//! dependent structures are updated: the node table, the live blocks with their owners, and the counts. Then
+//! the image is folded.
 //!
-//! Of each node the base's version and the newest one are compared, pointer by pointer: a block that only the older one leads to is free,
-//! one that only the newer one leads to is live. A node that is no more counts as one without pointers.
+//! For each node the base's version and the newest one are compared, pointer by pointer. A block that only
+//! the older one leads to is freed; one that only the newer one leads to becomes live. A freed node counts as
+//! one without pointers.
 //!
-//! Invariants  N1  until the fold counts nothing is written over that the base or the log consists of, or leads to: after a crash it
-//!                 begins again.
+//! Invariants  N1  until the fold is valid, no block of the base or the log, or that they lead to, is overwritten: after a crash,
+//!                 recovery begins again.
 
 use crate::format::{NatEntry, NodeBlock, SummaryEntry};
 use crate::ids::{BlockAddr, Nid, Segno};
@@ -20,19 +22,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::little_endian::{U16, U32};
 
-/// What is to be put right.
+/// The updates to be made.
 #[derive(Default)]
 struct Changes {
-    /// Blocks that are not live any more.
-    /// With the pointers that led to them.
+    /// Blocks that are not live any more, with the pointers that led to them.
     freed: BTreeMap<BlockAddr, (Nid, usize)>,
     nodes_freed: Vec<BlockAddr>,
-    /// Blocks that have become live, and whose they are.
+    /// Blocks that have become live, and their owners.
     live: BTreeMap<BlockAddr, SummaryEntry>,
-    /// How many more there are of each.
+    /// Changes of the counts.
     blocks: i64,
-    /// The same of marks before compressed clusters, by inode. They count as blocks, but for an inode that has given back what
-    /// compression saved.
+    /// Changes in the number of marks of compressed clusters, by inode. They count as blocks, unless the
+    /// inode has released the space that compression saved.
     marks: BTreeMap<Nid, i64>,
     given_back: BTreeSet<Nid>,
     nodes: i64,
@@ -41,11 +42,11 @@ struct Changes {
     nameless: Vec<Nid>,
 }
 
-/// The pointers to blocks that a node has, in their places.
+/// The block pointers of a node, at their indexes.
 struct Pointers(Vec<U32>);
 
 impl F2fs {
-    /// Takes in what was found. Nobody else is inside, and a fold follows.
+    /// Applies the records. No call is inside, and a fold follows.
     pub(crate) fn take_in_log(&self, found: &Found) -> Result<()> {
         if found.is_empty() {
             return Ok(());
@@ -88,7 +89,7 @@ impl Media {
         }
         let place = match (newest.deleted, addr.is_block()) {
             (true, _) => BlockAddr::NULL,
-            // The fold gives it another one, and releases this one.
+            // The fold assigns another block, and frees this one.
             (false, true) => addr,
             (false, false) => BlockAddr::NEW,
         };

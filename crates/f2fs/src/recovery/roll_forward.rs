@@ -1,12 +1,13 @@
-//! What was fsynced after the last checkpoint is taken in, when an image is opened for writing.
+//! Recovery of nodes that were fsynced after the last checkpoint, when an image is opened for writing.
 //!
-//! The nodes of the chain say what files are to be: their pointers lead to blocks that the checkpoint does not know and that become live,
-//! their inodes say sizes, owners and times, and new ones their names. Files get that, by what changes files otherwise; the nodes
-//! themselves are written anew. A checkpoint ends it.
+//! The nodes of the chain contain the final state of their files. Their pointers lead to blocks that the
+//! checkpoint does not know, and that become live. Their inodes have sizes, owners and times, and new ones
+//! their names. The files get that state by the usual changes; the nodes themselves are written anew. A
+//! checkpoint ends it.
 //!
-//! Invariants  R1  until that checkpoint counts nothing is written over that the chain consists of or leads to: after a crash it begins
-//!                 again (`segments/adopt.rs`).
-//!             R2  numbers of new inodes are taken before any other number is.
+//! Invariants  R1  until that checkpoint is valid, no block of the chain, or that it leads to, is overwritten: after a crash recovery
+//!                 begins again (`segments/adopt.rs`).
+//!             R2  the numbers of new inodes are taken before any other number is.
 //! Source      F2FS paper (FAST '15) section 2.4.2.
 
 use crate::change::Change;
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Nodes that an inode leads to itself.
+/// Number of nodes to which an inode points.
 const ROOTS: usize = 5;
 
 fn wrong(nid: Nid, what: &str) -> Error {
@@ -34,7 +35,7 @@ fn wrong(nid: Nid, what: &str) -> Error {
 }
 
 impl F2fs {
-    /// Takes the chain in. Nobody else is inside.
+    /// Applies the chain. No call is inside.
     pub(crate) fn roll_forward(&self, chain: &Chain) -> Result<()> {
         if chain.0.is_empty() {
             return Ok(());
@@ -59,7 +60,7 @@ impl F2fs {
             self.take_in(&change, link, born.contains(&link.ino()))?;
         }
         drop(change);
-        // The device's own: the base of a log has nothing behind it.
+        // The device's own checkpoint: there is nothing behind the base of a log.
         self.fold(false)
     }
 
@@ -67,7 +68,7 @@ impl F2fs {
         let media = &self.media;
         let (node, ino) = (media.node_at(link.addr)?, link.ino());
         let now = match media.inode(ino) {
-            // It had no name any more when the inode could have told it.
+            // It had no name any more when its inode was written.
             Err(Error::Stale) => return Ok(()),
             found => found?,
         };
@@ -89,7 +90,8 @@ impl F2fs {
         }
     }
 
-    /// A file that was made after the checkpoint gets its name; if its directory is not there any more, it ends.
+    /// Adds the name of a file that was made after the checkpoint. If its directory does not exist any more,
+    /// the file is freed.
     pub(crate) fn name_again(&self, change: &Change<'_>, ino: Nid, block: &InodeBlock) -> Result<()> {
         let media = &self.media;
         let name = &block.name[..(block.name_bytes.get() as usize).min(NAME_MAX_BYTES)];
@@ -102,7 +104,7 @@ impl F2fs {
         };
         match media.look_up(&above, name)? {
             Some((nid, _)) if nid == ino => Ok(()),
-            // The name meant another file, which lost it before this one was made.
+            // The name led to another file, which lost it before this one was made.
             Some((_, FileKind::Directory)) => Err(wrong(ino, "its name is a directory's")),
             Some(other) => {
                 change.point_entry(above.nid, name, ino, FileKind::Regular)?;
@@ -123,7 +125,7 @@ impl Media {
         Ok(node)
     }
 
-    /// The segments where a node of the chain lies, and the blocks that it leads to.
+    /// Adds the segments of a node of the chain, and of the blocks that it leads to.
     fn add_segments_of(&self, link: &Link, kept: &mut BTreeSet<Segno>) -> Result<()> {
         let segments = &self.space()?.segments;
         let node = self.node_at(link.addr)?;
@@ -132,7 +134,8 @@ impl Media {
             Some(Place::Direct(_)) => &pointers_of(&node).pointers,
             _ => &[],
         };
-        // Of an inode some of these are no pointers: segments that they hit by chance are kept too, until the checkpoint.
+        // Some of these words of an inode are no pointers: segments that they happen to name are kept too,
+        // until the checkpoint.
         let led = pointers.iter().map(|pointer| BlockAddr(pointer.get()));
         let blocks = led.filter(|addr| addr.is_block() && self.geometry.in_main(*addr));
         kept.extend(blocks.chain([link.addr]).map(|addr| segments.place_of(addr).0));
@@ -141,7 +144,7 @@ impl Media {
 }
 
 impl Change<'_> {
-    /// A new inode without content and name, if the checkpoint does not have it; true: it does not.
+    /// Makes an empty inode without a name, if the checkpoint does not have it. Returns true if so.
     fn begin_again(&self, node: &NodeBlock) -> Result<bool> {
         let ino = Nid(node.footer.ino.get());
         match self.inode(ino) {
@@ -168,7 +171,7 @@ impl Change<'_> {
         Ok(true)
     }
 
-    /// The inode becomes what it was when it was fsynced.
+    /// Gives the inode its fsynced state.
     fn take_in_inode(&self, node: &Arc<NodeBlock>, now: &Inode) -> Result<()> {
         let said = Inode::of(Arc::clone(node), self.features)?;
         said.readable()?;
@@ -199,7 +202,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Content that stands inline, or in pages: those that went with their nodes are taken away.
+    /// Applies the form of the content, inline or in pages. Pages whose nodes were freed are removed.
     fn take_in_form(&self, said: &Inode, now: &Inode) -> Result<()> {
         let (ino, block) = (said.nid, said.block());
         let data = inline_flag::DATA | inline_flag::DATA_EXIST;
@@ -233,13 +236,13 @@ impl Change<'_> {
         }
         let fsynced = Nid(block.xattr_nid.get());
         if xattrs == Nid::NONE && fsynced != Nid::NONE && self.is_xattr_node(fsynced, ino) {
-            // A whole checkpoint says so too; one that is damaged has lost it, and the file's attributes with it.
+            // A whole checkpoint agrees; a damaged one has lost the node, and with it the file's attributes.
             self.change_inode(ino, |inode| inode.xattr_nid.set(fsynced.0))?;
         }
         Ok(())
     }
 
-    /// Has the checkpoint this node, and is it what has the attributes of `ino`?
+    /// Returns true if the checkpoint has this node, and it is the attribute node of `ino`.
     fn is_xattr_node(&self, nid: Nid, ino: Nid) -> bool {
         let found = self.nodes.any(&self.device, &self.geometry, nid).ok().flatten();
         found.is_some_and(|node| {
@@ -247,7 +250,7 @@ impl Change<'_> {
         })
     }
 
-    /// Pages are where these pointers say.
+    /// Maps pages to the blocks of these pointers.
     fn take_in_pages(&self, ino: Nid, first: PageNo, pointers: &[U32]) -> Result<()> {
         for (n, pointer) in pointers.iter().enumerate() {
             let (page, said) = (PageNo(first.0.saturating_add(n as u64)), BlockAddr(pointer.get()));

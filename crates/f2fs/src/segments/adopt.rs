@@ -1,8 +1,8 @@
-//! Blocks that became live after the checkpoint, by an fsync: their segments are not given to logs before the next one, whatever the
-//! checkpoint says of them.
+//! Blocks that became live after the checkpoint, by an fsync: their segments are not given to logs before the
+//! next checkpoint, even if the present one has them as free.
 //!
-//! Crash order nothing is written over that the checkpoint or the chain of fsynced nodes needs, until a checkpoint makes both needless:
-//!             logs leave the segments where such blocks lie, and the log of nodes the place where the chain begins. Summaries get
+//! Crash order no block that the checkpoint or the chain of fsynced nodes needs is overwritten until a checkpoint makes both unnecessary.
+//!             Logs leave segments with such blocks, and the log of nodes leaves the place where the chain begins. Summaries get
 //!             entries of blocks that are not live on the media yet, and lose none.
 
 use super::{DATA_LOGS, LOGS_IN_ORDER, Log, Segments};
@@ -15,7 +15,8 @@ use std::collections::BTreeSet;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 impl Segments {
-    /// No log is given these segments, and those that write there go on in others, the log of direct nodes in any case.
+    /// Keeps these segments from all logs. Logs that write there continue in others; the log of direct nodes
+    /// does so in any case.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
@@ -23,7 +24,7 @@ impl Segments {
         let mut state = self.state();
         for segno in kept {
             state.free.remove(*segno);
-            // It is free after the next checkpoint, if nothing of it is live then.
+            // The segment is free after the next checkpoint, if it has no live block then.
             state.changed.insert(*segno);
         }
         for log in LOGS_IN_ORDER {
@@ -37,10 +38,10 @@ impl Segments {
         Ok(())
     }
 
-    /// A block of data of a segment that is kept becomes live.
+    /// Makes a data block in a kept segment live.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it is live already, or lies among nodes.
+    /// [`Error::Corrupt`] if it is live already, or in a segment of nodes.
     pub(crate) fn adopt(&self, device: &Device, addr: BlockAddr, entry: SummaryEntry) -> Result<()> {
         let (segno, block) = self.place_of(addr);
         let mut state = self.state();
@@ -55,7 +56,8 @@ impl Segments {
             slot.kind = Log::WarmData as u8;
             SummaryBlock::new_zeroed()
         } else if slot.kind < DATA_LOGS as u8 {
-            // Also one that holds nothing now: the checkpoint may have blocks there that this mount has taken away.
+            // Also a segment without live blocks now: the checkpoint may have blocks there that this mount
+            // has freed.
             let bytes = device.block(place)?;
             SummaryBlock::read_from_bytes(&bytes[..]).map_err(|error| Error::Corrupt(error.to_string()))?
         } else {
@@ -71,7 +73,7 @@ impl Segments {
         Ok(())
     }
 
-    /// The segment of a block, and which of its blocks it is.
+    /// The segment of a block, and the block's index in it.
     pub(crate) fn place_of(&self, addr: BlockAddr) -> (Segno, usize) {
         let at = addr.0.wrapping_sub(self.geometry.main.0);
         (Segno(at / SEGMENT_BLOCKS), (at % SEGMENT_BLOCKS) as usize)

@@ -1,14 +1,15 @@
-//! Room: what logs may take to write something, and which segments cost least to clean.
+//! Room: the space that logs may need for a write, and the segments that are cheapest to clean.
 
 use super::{DATA_LOGS, LOGS, Segments, State};
 use crate::format::SEGMENT_BLOCKS;
 use crate::ids::Segno;
 
-/// Blocks that are written to move a page: itself, the node that leads to it, and its inode. Of a node it is itself alone.
+/// Blocks written to move a page: itself, its node, and its inode. A node needs only itself.
 const WRITTEN_A_PAGE: usize = 3;
-/// Sections that are kept free, so that two things can always be done, one after the other: all that is in memory is written, and then
-/// one section is cleaned. In that each log takes at most one section before its open segment is full, or because recovery left that
-/// segment ([`Segments::keep`]). All others are taken for blocks: those of one section that is cleaned fill three at most.
+/// Number of sections kept free, so that two steps are always possible in sequence: writing all that is in
+/// memory, and then cleaning one section. In these each log takes at most one section before its open segment
+/// is full, or because recovery left that segment ([`Segments::keep`]). All other sections are taken for
+/// blocks: those of one cleaned section fill three at most.
 pub(crate) const SECTIONS_KEPT: usize = LOGS + WRITTEN_A_PAGE;
 
 /// Which segments are cleaned first.
@@ -16,13 +17,14 @@ pub(crate) const SECTIONS_KEPT: usize = LOGS + WRITTEN_A_PAGE;
 pub(crate) enum Prefer {
     /// Those with the fewest live blocks.
     Emptiest,
-    /// Those that make the logs write least. Nodes drag no other blocks along, so each of their segments surely brings something.
+    /// Those whose cleaning writes least. Moving a node requires no other block, so each segment of nodes is
+    /// a sure gain.
     Cheapest,
 }
 
 impl State {
-    /// Whole sections that logs take at most to write so many blocks, whichever of them write how many: first those take one that have
-    /// least left of their open segments.
+    /// Most whole sections that logs take to write so many blocks, for any distribution among the logs: logs
+    /// with the least room in their open segments come first.
     pub(super) fn sections_to_write(&self, blocks: usize, per_section: usize) -> usize {
         let mut lefts: Vec<usize> =
             self.logs.iter().map(|log| (SEGMENT_BLOCKS - log.next) as usize).collect();
@@ -38,19 +40,19 @@ impl State {
 }
 
 impl Segments {
-    /// Blocks that logs could write until the next checkpoint, in all.
+    /// Number of blocks that logs can write until the next checkpoint.
     pub(crate) fn room_blocks(&self) -> usize {
         let state = self.state();
         let open = state.logs.iter().map(|log| (SEGMENT_BLOCKS - log.next) as usize);
         open.sum::<usize>() + state.free.all.len() * SEGMENT_BLOCKS as usize
     }
 
-    /// Up to `count` segments that cost least to clean, as long as the free ones hold what is written on account of them. Full ones bring
-    /// nothing, open and empty ones neither.
+    /// Up to `count` segments that are cheapest to clean, as long as the free segments hold what cleaning
+    /// writes. Full segments bring no gain, and open and empty ones neither.
     pub(crate) fn victims(&self, count: usize, prefer: Prefer) -> Vec<Segno> {
         let state = self.state();
         let is_open = |segno: usize| state.logs.iter().any(|log| log.segment.0 as usize == segno);
-        // Whole sections, or none of their segments could be used by any log.
+        // Whole sections, because no log could use single segments of them.
         let per_section = self.geometry.segments_per_section;
         let mut found: Vec<(usize, usize, u32)> = Vec::new();
         for first in (0..state.table.len() as u32).step_by(per_section as usize) {

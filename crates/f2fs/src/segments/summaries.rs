@@ -1,4 +1,5 @@
-//! Whose a block is, by the summary of its segment: in memory of those that are open, else read, and kept for a while.
+//! The owner of a block, from the summary of its segment: in memory for open segments, otherwise read and
+//! cached.
 
 use super::Segments;
 use crate::device::Device;
@@ -10,33 +11,34 @@ use std::collections::HashMap;
 use std::sync::PoisonError;
 use zerocopy::FromBytes;
 
-/// Summaries that are kept: 4 MiB, of segments of 2 GiB.
+/// Number of cached summaries: 4 MiB, for segments of 2 GiB.
 const KEPT_MAX: usize = 1024;
 
-/// Those that were read, of segments that are not open.
+/// Cached summaries of segments that are not open.
 pub(super) type Summaries = HashMap<Segno, Box<SummaryBlock>>;
 
 impl Segments {
-    /// Is the block in use?
+    /// Returns true if the block is in use.
     pub(crate) fn is_live(&self, addr: BlockAddr) -> bool {
         let (segno, block) = self.place_of(addr);
         self.state().table.get(segno.0 as usize).is_some_and(|segment| bit_msb(&segment.live, block))
     }
 
-    /// The block where a node was is dead, if there is one. A damaged table of nodes may have named one that nobody has: it stays as it is.
+    /// Frees the old block of a node, if there is one. A damaged node table may have named a block that is
+    /// not in use: then it is left alone.
     pub(crate) fn release_node(&self, addr: BlockAddr) -> Result<()> {
         let is_live = || self.is_live(addr) || breaks(Breach::DamageEndsAll);
         if addr.is_block() && is_live() { self.release(addr) } else { Ok(()) }
     }
 
-    /// Live blocks of segments of nodes.
+    /// Number of live blocks in segments of nodes.
     pub(crate) fn live_nodes(&self) -> u64 {
         let state = self.state();
         let of_nodes = state.table.iter().filter(|segment| segment.kind >= super::DATA_LOGS as u8);
         of_nodes.map(|segment| u64::from(segment.count)).sum()
     }
 
-    /// Whose a live block is; true: it is a node, by the segment's kind.
+    /// The owner of a live block; true: it is a node, by the segment's kind.
     pub(crate) fn summary_entry(&self, device: &Device, addr: BlockAddr) -> Result<(bool, SummaryEntry)> {
         let (segno, block) = self.place_of(addr);
         let state = self.state();
@@ -45,7 +47,7 @@ impl Segments {
         if let Some(open) = state.logs.iter().find(|log| log.segment == segno) {
             return Ok((is_node, open.summary.entries[block]));
         }
-        // One with a live block is not opened, so its summary stays what it is.
+        // A segment with a live block is not opened, so its summary does not change.
         drop(state);
         let mut kept = self.summaries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(summary) = kept.get(&segno) {
@@ -62,7 +64,7 @@ impl Segments {
         Ok((is_node, entry))
     }
 
-    /// It is another one now.
+    /// Drops a cached summary, because the segment gets another one.
     pub(super) fn forget_summary(&self, segno: Segno) {
         self.summaries.lock().unwrap_or_else(PoisonError::into_inner).remove(&segno);
     }

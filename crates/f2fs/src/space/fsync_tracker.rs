@@ -1,12 +1,14 @@
-//! What an fsync has to know of the time since the last checkpoint: which files their own nodes say all of.
+//! The state that an fsync needs about the time since the last checkpoint: for which files their own nodes
+//! are enough.
 //!
-//! The nodes of a file, marked and found again after a crash, say its content and its inode, and of a new file its one name. They do not
-//! say that another name went, or a node, and they name a directory that must be there. Where that matters an fsync is a checkpoint. In a
-//! node log they say of nodes that they went, too.
+//! The nodes of a file, marked and found again after a crash, contain its content and its inode, and for a
+//! new file its one name. They do not record that another name or a node was removed, and they name a
+//! directory that must exist. Where that matters, an fsync makes a checkpoint. In a node log, records also
+//! tell that nodes were freed.
 //!
-//! State       one mutex, and a count; a checkpoint or an epoch, while nobody else is inside, empties both.
-//! Invariants  S1  before the first checkpoint of a mount no fsync goes without one: behind the place where the log of nodes goes on there
-//!                 may be nodes that were marked before the mount and are of the same checkpoint.
+//! State       one mutex, and a count. A checkpoint or an epoch clears both while no call is inside.
+//! Invariants  S1  before the first checkpoint of a mount every fsync makes a checkpoint: behind the position of the node log there
+//!                 may be nodes that were marked before the mount and have the same checkpoint version.
 //! Source      F2FS paper (FAST '15) section 2.4.2; Linux falls back to a checkpoint in the same cases, and in some fewer.
 
 use crate::ids::{Nid, Nids};
@@ -16,50 +18,51 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Names that are kept.
+/// Most names that are kept.
 const LEFT_MAX: usize = 1 << 16;
 
-/// See the module.
+/// The state for fsyncs.
 #[derive(Default)]
 pub(crate) struct Since {
     state: Mutex<State>,
-    /// Nodes that were written, and that only the next mount would take in. Writers ask without the mutex.
+    /// Number of nodes that fsyncs have written and only the next mount would recover. Writers read it
+    /// without the mutex.
     ahead: AtomicUsize,
 }
 
 #[derive(Default)]
 struct State {
-    /// S1.
+    /// True: there was a checkpoint in this mount (S1).
     begun: bool,
-    /// Inodes that are new.
+    /// New inodes.
     born: Nids,
-    /// Inodes of which more has changed than their nodes say: a name.
+    /// Inodes with a change that is not in their nodes: of a name.
     beyond: Nids,
-    /// Inodes that have fewer nodes.
+    /// Inodes that have lost nodes.
     lessened: Nids,
-    /// Names that went, or mean another file, by their directories and checksums.
+    /// Names that were removed, or lead to another file now: their directories and checksums.
     left: HashSet<(Nid, u32)>,
-    /// More went than are kept.
+    /// True: more names than are kept.
     left_many: bool,
-    /// Files of which pages are on the device, perhaps not durably.
+    /// Files with pages on the device that may not be durable.
     spilled: Nids,
 }
 
-/// How a file becomes durable.
+/// How an fsync makes a file durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Durable {
     /// By a checkpoint.
     ByCheckpoint,
     /// By its nodes.
     ByNodes {
-        /// Its name is to be made again too.
+        /// True: its name must be recovered too.
         with_name: bool,
     },
 }
 
 impl State {
-    /// Did the name of a new file mean another one? Then that one's end is to be durable first. Another name with the same checksum is
-    /// taken for it: that costs a checkpoint.
+    /// Returns true if the name of a new file led to another file before. Then that file's removal must be
+    /// durable first. Another name with the same checksum counts as well, which costs a checkpoint.
     fn has_left(&self, parent: Nid, inode: &Inode) -> bool {
         let block = inode.block();
         let name = &block.name[..(block.name_bytes.get() as usize).min(block.name.len())];
@@ -72,22 +75,22 @@ impl Since {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An inode is new.
+    /// Notes a new inode.
     pub(crate) fn born(&self, nid: Nid) {
         self.state().born.insert(nid);
     }
 
-    /// More of an inode changes than its nodes say.
+    /// Notes a change of an inode that is not in its nodes.
     pub(crate) fn beyond(&self, nid: Nid) {
         self.state().beyond.insert(nid);
     }
 
-    /// Nodes of an inode go, or may.
+    /// Notes that an inode loses nodes, or may.
     pub(crate) fn nodes_went(&self, nid: Nid) {
         self.state().lessened.insert(nid);
     }
 
-    /// A name goes from a directory, or means another file.
+    /// Notes that a name is removed from a directory, or leads to another file.
     pub(crate) fn left(&self, dir: Nid, name: &[u8]) {
         let mut state = self.state();
         if state.left.len() < LEFT_MAX {
@@ -97,45 +100,46 @@ impl Since {
         }
     }
 
-    /// How many names went, or mean another file.
+    /// Number of names that were removed, or lead to another file.
     pub(crate) fn names_left(&self) -> u64 {
         self.state().left.len() as u64
     }
 
-    /// An fsync writes so many nodes.
+    /// Counts nodes that an fsync writes.
     pub(crate) fn goes_ahead(&self, nodes: usize) {
-        self.ahead.fetch_add(nodes, Relaxed); // ORDERING: Relaxed, a count; it begins anew with nobody inside.
+        self.ahead.fetch_add(nodes, Relaxed); // ORDERING: Relaxed, a count; it is reset while no call is inside.
     }
 
-    /// How many were written. A mount after a crash writes each of them once more, at most.
+    /// Number of nodes written. After a crash, a mount writes each of them once more, at most.
     pub(crate) fn nodes_ahead(&self) -> usize {
         self.ahead.load(Relaxed) // ORDERING: Relaxed, as above.
     }
 
-    /// Pages of a file were written.
+    /// Notes that pages of a file were written.
     pub(crate) fn spilled(&self, nid: Nid) {
         self.state().spilled.insert(nid);
     }
 
-    /// Were pages of a file written that no flush of its own followed? Not any more, after the one that the caller makes.
+    /// Returns true if pages of a file were written without a flush behind them, and clears that: the caller
+    /// flushes.
     pub(crate) fn take_spilled(&self, nid: Nid) -> bool {
         self.state().spilled.remove(&nid)
     }
 
-    /// A checkpoint counts.
+    /// Called when a checkpoint is valid.
     pub(crate) fn checkpointed(&self) {
         *self.state() = State { begun: true, ..State::default() };
         self.ahead.store(0, Relaxed); // ORDERING: Relaxed, as in `goes_ahead`.
     }
 
-    /// An epoch counts.
+    /// Called when an epoch is valid.
     pub(crate) fn epoch_closed(&self) {
         let mut state = self.state();
         *state = State { begun: state.begun, ..State::default() };
         self.ahead.store(0, Relaxed); // ORDERING: Relaxed, as in `goes_ahead`.
     }
 
-    /// How this file becomes durable, with a node log or without.
+    /// How an fsync makes this file durable, with a node log or without.
     pub(crate) fn way_of(&self, inode: &Inode, by_log: bool) -> Durable {
         let state = self.state();
         let parent = Nid(inode.block().parent.get());
@@ -176,7 +180,7 @@ mod tests {
         inode(libc::S_IFREG, 1, b"name")
     }
 
-    /// After the first checkpoint of a mount.
+    /// The state after the first checkpoint of a mount.
     fn begun() -> Since {
         let since = Since::default();
         since.checkpointed();

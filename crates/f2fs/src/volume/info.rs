@@ -1,4 +1,4 @@
-//! What an image says of itself.
+//! A description of an image.
 
 use crate::error::feature_names;
 use crate::format::checkpoint_flag;
@@ -6,30 +6,30 @@ use crate::mounted::F2fs;
 use crate::node_log::mark;
 use crate::superblock::Geometry;
 
-/// What an image says of itself.
+/// A description of an image.
 #[derive(Clone, Debug)]
 pub struct Info {
-    /// Where everything is.
+    /// The positions of the areas.
     pub geometry: Geometry,
-    /// Its name, as it was made.
+    /// Its label.
     pub label: String,
-    /// Its identity.
+    /// Its UUID.
     pub uuid: [u8; 16],
     /// Bits of [`feature`](crate::format::feature).
     pub features: u32,
-    /// The same in words.
+    /// Their names.
     pub feature_names: String,
-    /// Version of the checkpoint that counts.
+    /// Version of the valid checkpoint.
     pub checkpoint_version: u64,
-    /// Written by an unmount.
+    /// True: an unmount wrote it.
     pub clean: bool,
-    /// The kernel has asked for fsck, or met an error.
+    /// True: the kernel has requested fsck, or met an error.
     pub needs_fsck: bool,
     /// Blocks for users.
     pub blocks_user: u64,
     /// Blocks in use.
     pub blocks_valid: u64,
-    /// Segments without anything in them.
+    /// Free segments.
     pub segments_free: u32,
     /// Nodes in use.
     pub nodes: u32,
@@ -37,14 +37,14 @@ pub struct Info {
     pub inodes: u32,
     /// Inodes without a name that were open.
     pub orphans: u64,
-    /// Inodes of which something was fsynced after the checkpoint.
+    /// Inodes with an fsync after the checkpoint.
     pub fsynced_inodes: u64,
-    /// A node log may have what is newer.
+    /// True: a node log may be newer.
     pub is_logged: bool,
 }
 
 impl F2fs {
-    /// What it says of itself.
+    /// The image's description.
     pub fn info(&self) -> Info {
         let (ledger, features) = (self.ledger(), self.superblock.feature.get());
         let head = &ledger.checkpoint.head;

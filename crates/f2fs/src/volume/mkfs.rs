@@ -1,6 +1,6 @@
-//! Makes an image: where its areas are, and a first checkpoint with an empty root.
+//! Makes an image: the positions of its areas, and a first checkpoint with an empty root.
 //!
-//! Crash order the superblocks are cleared first and written last: what was interrupted is no file system.
+//! Crash order the superblocks are cleared first and written last: an interrupted mkfs leaves no valid file system.
 //! Source      F2FS paper (FAST '15) section 2.1; Linux `Documentation/filesystems/f2fs.rst`, "On-disk Layout".
 
 use crate::checkpoint::Checkpoint;
@@ -31,24 +31,24 @@ use std::time::Instant;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// The smallest image, in bytes: a quarter of it is for files.
+/// The smallest image, in bytes; a quarter of it is for files.
 pub const IMAGE_BYTES_MIN: u64 = 64 << 20;
-/// The largest, in bytes. Numbers of blocks have 32 bits, and the last of them mean no block.
+/// The largest image, in bytes. Block numbers have 32 bits, and the last of them mean no block.
 pub const IMAGE_BYTES_MAX: u64 = 15 << 40;
 /// The longest label, in UTF-16 units.
 pub const LABEL_UNITS_MAX: usize = 511;
 
-/// Checksums wherever the format has them, and times of creation. Linux has known all of it since 4.18.
+/// Checksums wherever the format has them, and times of creation. Linux supports all of it since 4.18.
 const FEATURES: u32 =
     feature::EXTRA_ATTR | feature::INODE_CHECKSUM | feature::INODE_CRTIME | feature::SUPERBLOCK_CHECKSUM;
 
 /// Segments of the checkpoint packs.
 const CHECKPOINT_SEGMENTS: u32 = 2;
-/// Bytes of version bitmaps that fit into a checkpoint's head.
+/// Bytes of version bitmaps that fit a checkpoint's head.
 const BITMAPS_BYTES: u32 = (BLOCK_BYTES - size_of::<CheckpointHead>() - size_of::<u32>()) as u32;
-/// Bytes of a version bitmap for each segment of a table, both copies of it counted as one.
+/// Bytes of a version bitmap for each segment of a table, counting its two copies as one.
 const BITMAP_BYTES_A_SEGMENT: u32 = SEGMENT_BLOCKS / 8;
-/// Blocks that are cleared at a time.
+/// Number of blocks cleared at a time.
 const CLEARED_BLOCKS: u32 = 1024;
 
 /// Sizes of the areas, in segments.
@@ -58,27 +58,27 @@ struct Areas {
     nat: u32,
     ssa: u32,
     main: u32,
-    /// Blocks of a checkpoint pack that hold the SIT's bitmap, if its head has no room.
+    /// Number of blocks of a checkpoint pack for the SIT's bitmap, if its head has no room.
     payload: u32,
-    /// Of the main area, for cleaning alone.
+    /// Segments of the main area for cleaning alone.
     reserved: u32,
-    /// Of the main area, what users do not get, the reserved ones included.
+    /// Segments of the main area that users do not get, including the reserved ones.
     overprovision: u32,
 }
 
 impl Areas {
-    /// Of so many segments behind the superblocks.
+    /// The areas for so many segments behind the superblocks.
     fn of(total: u32) -> Areas {
         let tables = total - CHECKPOINT_SEGMENTS;
         let segments_of = |blocks: u32| blocks.div_ceil(SEGMENT_BLOCKS);
         let sit_copy = segments_of(tables.div_ceil(SIT_ENTRIES as u32));
         let sit_bitmap = sit_copy * BITMAP_BYTES_A_SEGMENT;
-        // Both bitmaps in the head, unless the SIT's would leave the NAT's less than half of it.
+        // Both bitmaps are in the head, unless the SIT's would leave less than half of it to the NAT's.
         let payload =
             if sit_bitmap > BITMAPS_BYTES / 2 { sit_bitmap.div_ceil(BLOCK_BYTES as u32) } else { 0 };
         let room = if payload > 0 { BITMAPS_BYTES } else { BITMAPS_BYTES - sit_bitmap };
         let rest = tables - 2 * sit_copy;
-        // A number for each block, as far as the bitmap reaches.
+        // A node number for each block, as far as the bitmap reaches.
         let numbers = u64::from(rest) * u64::from(SEGMENT_BLOCKS);
         let nat_blocks = numbers.div_ceil(NAT_ENTRIES as u64);
         let nat_copy =
@@ -90,15 +90,16 @@ impl Areas {
         Areas { sit: 2 * sit_copy, nat: 2 * nat_copy, ssa, main, payload, reserved, overprovision }
     }
 
-    /// What users get.
+    /// Number of blocks for users.
     fn blocks_user(&self) -> u64 {
         u64::from(self.main - self.overprovision) * u64::from(SEGMENT_BLOCKS)
     }
 }
 
-/// Segments that are reserved for cleaning, and those that users do not get, these included. The more is kept from users, the emptier is
-/// the segment that the cleaner finds: with a share `s` kept, it is full by `1 - s` at worst, so that cleaning `1 / s` of them frees one.
-/// So many are reserved, twice, and six for the logs. The share that leaves users most is taken.
+/// Number of segments reserved for cleaning, and of those that users do not get, including the reserved ones.
+/// The more segments are withheld, the emptier are the segments that cleaning finds. With a share `s`
+/// withheld, a segment is at worst `1 - s` full, so cleaning `1 / s` of them frees one. So many are reserved,
+/// twice, and six for the logs. The share that leaves users most is chosen.
 fn kept(main: u32) -> (u32, u32) {
     let of_share = |ten_thousandth: u32| {
         let reserved = 2 * (10_000 / ten_thousandth + 1) + LOGS_IN_ORDER.len() as u32;
@@ -108,8 +109,9 @@ fn kept(main: u32) -> (u32, u32) {
     (1..6_000).filter_map(of_share).min_by_key(|(_, kept)| *kept).unwrap_or((main, main))
 }
 
-/// Makes an empty file system over the whole of a file or device, whatever it held before. `label` is its name, of up to 511 UTF-16
-/// units; `progress` hears bytes done and to do. The root belongs to the caller.
+/// Makes an empty file system on the whole of a file or device, and overwrites its content. `label` is its
+/// name, of up to 511 UTF-16 units; `progress` gets bytes done and to do. The root belongs to the caller's
+/// user.
 ///
 /// # Errors
 /// [`OpenError`]: the image is in use, too small or too large, or cannot be written.
@@ -117,7 +119,7 @@ pub fn make_image(path: &Path, label: &str, progress: &dyn Fn(u64, u64)) -> Resu
     make_on(Device::open(path, Access::Write)?, path, label, progress)
 }
 
-/// The same in a file or device that is open, and locked, already; `path` is what errors call it.
+/// The same, in a file or device that is open and locked already; `path` is its name in errors.
 ///
 /// # Errors
 /// As [`make_image`].
@@ -171,7 +173,7 @@ fn clear(device: &Device, first: BlockAddr, blocks: u32, progress: &dyn Fn(u32))
     Ok(())
 }
 
-/// The superblock of a device of so many blocks.
+/// The superblock for a device of so many blocks.
 fn superblock(blocks: u64, label: &str) -> Result<Superblock, Error> {
     let segments = (blocks / u64::from(SEGMENT_BLOCKS) - 1) as u32;
     let areas = Areas::of(segments);
@@ -179,7 +181,7 @@ fn superblock(blocks: u64, label: &str) -> Result<Superblock, Error> {
     std::fs::File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut random))
         .map_err(|error| Error::Io(format!("no identity for the image: /dev/urandom: {error}")))?;
-    // Blocks 0 and 1 are the superblocks'; areas begin with the first whole segment behind them.
+    // Blocks 0 and 1 are for superblocks; areas begin with the first whole segment behind them.
     let mut starts = [SEGMENT_BLOCKS; 5];
     for (n, area) in [CHECKPOINT_SEGMENTS, areas.sit, areas.nat, areas.ssa].into_iter().enumerate() {
         starts[n + 1] = starts[n] + area * SEGMENT_BLOCKS;
@@ -217,7 +219,7 @@ fn superblock(blocks: u64, label: &str) -> Result<Superblock, Error> {
         feature: U32::new(FEATURES),
         ..Superblock::new_zeroed()
     };
-    // The last unit stays zero: it ends the name. A longer one ends behind a whole character.
+    // The last unit stays zero and ends the name. A longer name is cut behind a whole character.
     let mut rest = &mut made.volume_name[..LABEL_UNITS_MAX];
     for character in label.chars() {
         let Some((here, behind)) = rest.split_at_mut_checked(character.len_utf16()) else { break };
@@ -232,11 +234,11 @@ fn superblock(blocks: u64, label: &str) -> Result<Superblock, Error> {
     Ok(made)
 }
 
-/// What the first checkpoint follows.
+/// The head that the first checkpoint follows.
 fn head(superblock: &Superblock, areas: &Areas) -> CheckpointHead {
     let random = u32::from_le_bytes(*superblock.uuid.first_chunk().unwrap_or(&[0; 4]));
     CheckpointHead {
-        // One that no node carries which an earlier file system has left.
+        // A version that no node of an earlier file system carries.
         version: U64::new(u64::from(random >> 1)),
         blocks_user: U64::new(areas.blocks_user()),
         segments_reserved: U32::new(areas.reserved),
@@ -250,12 +252,12 @@ fn head(superblock: &Superblock, areas: &Areas) -> CheckpointHead {
     }
 }
 
-/// Of a table of so many segments, both copies.
+/// Bytes of the bitmap of a table with so many segments, both copies counted.
 fn bitmap_bytes(segments: u32) -> u32 {
     segments / 2 * BITMAP_BYTES_A_SEGMENT
 }
 
-/// Nothing is in use.
+/// The state of an empty image.
 fn empty(
     device: Device,
     superblock: &Superblock,
@@ -280,7 +282,7 @@ fn empty(
     })
 }
 
-/// Each log has a segment of its own, and nothing in it.
+/// Each log has an empty segment of its own.
 fn empty_logs(areas: &Areas) -> Logs {
     let open = LOGS_IN_ORDER.map(|log| OpenLog {
         segment: Segno(log as u32),
@@ -316,7 +318,7 @@ mod tests {
             let in_head = if areas.payload > 0 { nat } else { sit + nat };
             assert!(in_head <= BITMAPS_BYTES, "{bytes}: {areas:?}");
             assert!(areas.payload == 0 || areas.payload * BLOCK_BYTES as u32 >= sit, "{bytes}: {areas:?}");
-            // What is left behind the last segment is less than one.
+            // The rest behind the last segment is smaller than a segment.
             let end = u64::from(geometry.main.0) + u64::from(areas.main) * u64::from(SEGMENT_BLOCKS);
             assert!(end <= blocks && blocks - end < SEGMENT_BLOCKS.into(), "{bytes}");
             assert!(areas.reserved >= 8 && areas.overprovision > areas.reserved, "{bytes}: {areas:?}");
