@@ -1,7 +1,7 @@
-//! libheddle: what `include/heddle.h` declares, and its contract.
+//! libheddle: the functions that `include/heddle.h` declares, with its contract.
 //!
-//! Invariants  C1  no panic leaves a function: what could panic is caught, and is EIO.
-//!             C2  errno and the words of `heddle_error` are set by every failure, and by nothing else.
+//! Invariants  C1  no panic leaves a function: a panic is caught and becomes EIO.
+//!             C2  every failure sets errno and the text of `heddle_error`; nothing else does.
 
 use heddle_bypass::{Attachment, Attachments, Errno, File, Found, Passed, Served, Told, this_is_a_child};
 use libc::{c_char, c_int, c_void, mode_t, off_t};
@@ -40,7 +40,7 @@ fn answer<T>(bad: T, work: impl FnOnce() -> Result<T, Failure>) -> T {
     let done = catch_unwind(AssertUnwindSafe(work));
     let done = done.unwrap_or_else(|_| Err(Failure::of(Errno::IO, "heddle: a broken invariant")));
     done.unwrap_or_else(|failure| {
-        // A thread that is ending has no words any more.
+        // A thread that is ending has no text any more.
         let _ = WORDS.try_with(|words| *words.borrow_mut() = CString::new(failure.words).unwrap_or_default());
         // SAFETY: the thread's own word.
         unsafe { *libc::__errno_location() = failure.errno.raw_os_error() };
@@ -52,12 +52,12 @@ unsafe fn path<'p>(path: *const c_char) -> Result<&'p CStr, Failure> {
     if path.is_null() {
         return Err(Failure::of(Errno::FAULT, "heddle: the path is NULL"));
     }
-    // SAFETY: the caller's promise: it ends in NUL.
+    // SAFETY: the caller's promise: the path ends in NUL.
     Ok(unsafe { CStr::from_ptr(path) })
 }
 
 unsafe fn open_file<'f>(file: *const HeddleFile) -> Result<&'f HeddleFile, Failure> {
-    // SAFETY: the caller's promise: one that heddle_open gave and heddle_close has not taken.
+    // SAFETY: the caller's promise: heddle_open returned it, and heddle_close did not get it yet.
     unsafe { file.as_ref() }.ok_or_else(|| Failure::of(Errno::BADF, "heddle: the file is NULL"))
 }
 
@@ -83,7 +83,7 @@ extern "C" fn child() {
     this_is_a_child();
 }
 
-/// The engine's answer, or the kernel's where it gives none.
+/// The engine's answer, or the kernel's if the engine does not serve the call.
 fn served<T>(
     done: Served<T>,
     doing: &str,
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn heddle_attach(at: *const c_char) -> c_int {
     answer(-1, || {
         // SAFETY: the caller's promise.
         let at = unsafe { path(at) }?;
-        // Not O_PATH: the mount is asked through it.
+        // Not O_PATH: the mount is asked through this descriptor.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(at, flags, Mode::empty())
             .map_err(|errno| Failure::of(errno, &at.to_string_lossy()))?;
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn heddle_pread(
         // SAFETY: the caller's promise.
         let done = unsafe { open.file.read_at(buf.cast(), len, offset) };
         let n = served(done, "heddle_pread", |_| {
-            // SAFETY: the caller's promise; the length is what a slice may have at most.
+            // SAFETY: the caller's promise; the length does not exceed that of a slice.
             let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), len.min(1 << 30)) };
             rustix::io::pread(&open.fd, buf, offset as u64)
         })?;
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn heddle_pwrite(
         // SAFETY: the caller's promise.
         let done = unsafe { open.file.write_at(open.fd.as_fd(), buf.cast(), len, offset, false) };
         let n = served(done.map(|done| done.map(|(n, _)| n)), "heddle_pwrite", |_| {
-            // SAFETY: the caller's promise; the length is what a slice may have at most.
+            // SAFETY: the caller's promise; the length does not exceed that of a slice.
             let buf = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len.min(1 << 30)) };
             rustix::io::pwrite(&open.fd, buf, offset as u64)
         })?;
@@ -294,6 +294,6 @@ pub unsafe extern "C" fn heddle_fd(file: *const HeddleFile) -> c_int {
 /// See `heddle.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn heddle_error() -> *const c_char {
-    // The words stay where they are until the thread's next failure.
+    // The text stays valid until the thread's next failure.
     WORDS.try_with(|words| words.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }

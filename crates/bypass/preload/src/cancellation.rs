@@ -1,34 +1,35 @@
-//! How the calling thread may be cancelled (pthread_cancel(3)); `calls::cancel` says when.
+//! The cancellation type of the calling thread (pthread_cancel(3)); `calls::cancel` has the rules.
 
 use crate::real;
 use libc::c_int;
 use std::ptr::null_mut;
 
-/// Types of cancellation, as in pthread.h.
+/// Types of cancellation, as in pthread.h. This one: at cancellation points.
 pub const DEFERRED: c_int = 0;
 /// At any instruction.
 pub const ASYNCHRONOUS: c_int = 1;
 const DISABLE: c_int = 1;
 
-/// A thread that may be cancelled at any instruction gets busy (C2 of `calls::cancel`).
+/// Sets the deferred type, because a thread that may be cancelled at any instruction becomes busy (C2 of
+/// `calls::cancel`).
 #[cold]
 pub fn put_off() {
-    // SAFETY: no pointer but null.
+    // SAFETY: the only pointer is null.
     unsafe { real::pthread_setcanceltype(DEFERRED, null_mut()) };
 }
 
-/// It is not busy any more: if it was cancelled meanwhile, it ends here.
+/// Restores the type, because the thread is not busy any more. If it was cancelled meanwhile, it ends here.
 #[cold]
 pub fn allow() {
-    // SAFETY: no pointer but null; it may unwind, and nothing is held.
+    // SAFETY: the only pointer is null; it may unwind, and nothing is held.
     unsafe { real::pthread_setcanceltype(ASYNCHRONOUS, null_mut()) };
 }
 
-/// While this lives the thread is not cancelled: it does what is no point for that.
+/// While this lives, the thread is not cancelled: its calls are not meant to be cancellation points.
 pub struct NotNow(c_int);
 
 impl NotNow {
-    /// From now on.
+    /// Disables cancellation.
     pub fn new() -> NotNow {
         let mut before = 0;
         // SAFETY: a live local.
@@ -39,7 +40,7 @@ impl NotNow {
 
 impl Drop for NotNow {
     fn drop(&mut self) {
-        // SAFETY: no pointer but null.
+        // SAFETY: the only pointer is null.
         unsafe { real::pthread_setcancelstate(self.0, null_mut()) };
     }
 }

@@ -1,15 +1,15 @@
-//! What a thread counts of its calls: served, or passed on and why.
+//! A thread's counts of its calls: served, or passed on, with the reason.
 
 use heddle_bypass::Passed;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What is counted.
+/// The kinds of counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Count {
-    /// Files that were taken up when they were opened.
+    /// Files taken up at their open.
     Opened,
-    /// Files of a heddle mount that were not: it could not be attached to, or they have set-id bits or capabilities.
+    /// Files of a heddle mount that were not: attaching failed, or they have set-id bits or capabilities.
     NotTaken,
     /// Reads.
     Read,
@@ -27,7 +27,7 @@ pub enum Count {
     Advise,
 }
 
-/// Under which names they are reported.
+/// The names of the counts in reports.
 pub const COUNTS: [(&str, Count); 9] = [
     ("opened", Count::Opened),
     ("not_taken", Count::NotTaken),
@@ -40,7 +40,7 @@ pub const COUNTS: [(&str, Count); 9] = [
     ("advise", Count::Advise),
 ];
 
-/// Why calls are passed on, and under which names that is reported.
+/// The reasons for which calls are passed on, with their names in reports.
 pub const REASONS: [(&str, Passed); 6] = [
     ("mapped", Passed::Mapped),
     ("kernel_offset", Passed::KernelOffset),
@@ -60,7 +60,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// One more.
+    /// Counts one call.
     pub fn add(&self, what: Count, bytes: usize) {
         bump(&self.calls[what as usize], 1);
         match what {
@@ -70,22 +70,22 @@ impl Counts {
         }
     }
 
-    /// One more that was passed on.
+    /// Counts one call that was passed on.
     pub fn add_passed(&self, why: Passed) {
         bump(&self.passed[why as usize], 1);
     }
 
-    /// Back to nothing.
+    /// Resets all counts.
     pub fn clear(&self) {
         for counter in self.calls.iter().chain(&self.passed).chain([&self.bytes_read, &self.bytes_written]) {
-            // ORDERING: Relaxed, a count alone.
+            // ORDERING: Relaxed, only a count.
             counter.store(0, Relaxed);
         }
     }
 }
 
-/// Only its own thread adds: no locked instruction.
+/// Only the own thread adds, so no locked instruction is needed.
 fn bump(counter: &AtomicU64, by: u64) {
-    // ORDERING: Relaxed, a count alone.
+    // ORDERING: Relaxed, only a count.
     counter.store(counter.load(Relaxed) + by, Relaxed);
 }

@@ -1,4 +1,4 @@
-//! What a number of ours means: an open file, shared by the numbers that were duplicated from one another.
+//! The file behind a number of ours: an open file, shared by numbers that are duplicates of one another.
 
 use heddle_bypass::File;
 use std::sync::atomic::{AtomicPtr, AtomicU32};
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32};
 pub struct Descriptor {
     /// The file.
     pub file: File,
-    /// Numbers that mean it.
+    /// Number of descriptor numbers that mean it.
     pub numbers: AtomicU32,
-    /// The next of those that were closed and are not given back yet.
+    /// The next in the list of files that are closed and not freed yet.
     pub next_closed: AtomicPtr<Descriptor>,
 }

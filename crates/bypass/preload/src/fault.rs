@@ -1,11 +1,13 @@
-//! Memory that is not there: a program that gives the kernel a bad address gets EFAULT, so it gets it from us.
+//! Memory that is not mapped: for a bad address the kernel returns EFAULT, so this library must too.
 //!
-//! Looking first is not sure: another thread may take a page away, or change what stands there, between the look and the use. So the copy
-//! itself finds it out. Every copy from or to the program's memory is made by instructions whose addresses are known, and a fault of theirs
-//! ends the copy ([`heddle_bypass::after_fault`]): the handler (`signals`) goes on behind it. A write has changed nothing then.
+//! A check before the use is not reliable: another thread may unmap a page, or change its contents, in
+//! between. So the copy itself detects it. Every copy from or to the program's memory uses instructions at
+//! known addresses, and a fault at one of them ends the copy ([`heddle_bypass::after_fault`]): the handler
+//! (`signals`) continues behind it. A write has changed nothing then.
 //!
-//! Before a write begins, one byte of each page of its buffer is read besides ([`readable`]). That guards nothing. A buffer that is not
-//! whole goes to the kernel early, before blocks are taken for it.
+//! Before a write begins, one byte of each page of its buffer is read as well ([`readable`]). That is no
+//! protection. It passes a buffer that is not completely mapped to the kernel early, before blocks are taken
+//! for it.
 
 use heddle_bypass::copy_of_callers;
 use std::ffi::c_void;
@@ -13,32 +15,31 @@ use std::mem::MaybeUninit;
 
 const PAGE: usize = 4096;
 
-/// Can `len` bytes be read there?
+/// Returns true if `len` bytes can be read there.
 pub fn readable(at: *const c_void, len: usize) -> bool {
     let (first, last) = (at.addr(), at.addr().saturating_add(len.saturating_sub(1)));
-    // SAFETY: it reads memory; where it may not, the handler answers.
+    // SAFETY: it reads memory; if that faults, the handler returns the answer.
     len == 0 || unsafe { heddle_touch_read(first, last) } == 0
 }
 
-/// A copy of what the program has there; `None`: it is not there.
+/// A copy of a value in the program's memory; `None`: it is not mapped.
 ///
-/// # Safety
-/// `T` is made of numbers and pointers.
+/// # Safety `T` consists of numbers and pointers.
 pub unsafe fn load<T: Copy>(at: *const T) -> Option<T> {
     let mut copy = MaybeUninit::<T>::uninit();
-    // SAFETY: room for it; a fault ends the copy.
+    // SAFETY: the target has room; a fault ends the copy.
     unsafe { copy_of_callers(copy.as_mut_ptr().cast(), at.cast(), size_of::<T>()) }.ok()?;
-    // SAFETY: whole, and any bytes are numbers and pointers.
+    // SAFETY: it is complete, and any bytes are valid numbers and pointers.
     Some(unsafe { copy.assume_init() })
 }
 
-/// Puts a value there; false: not all of it could be.
+/// Stores a value in the program's memory. Returns false if that was not completely possible.
 pub fn store<T: Copy>(at: *mut T, value: T) -> bool {
     // SAFETY: a live local; a fault ends the copy.
     unsafe { copy_of_callers(at.cast(), (&raw const value).cast(), size_of::<T>()) }.is_ok()
 }
 
-/// Is this an instruction of the touching, or of a copy? Then where to go on.
+/// If this instruction belongs to the touching, or to a copy: the address at which to continue.
 pub fn after_fault(instruction: usize, address: usize) -> Option<usize> {
     let touch = heddle_touch_read as *const () as usize..(&raw const heddle_touch_read_bad).addr();
     match touch.contains(&instruction) {
@@ -52,7 +53,7 @@ unsafe extern "C" {
     static heddle_touch_read_bad: u8;
 }
 
-// Touches `first`, then every further page's first byte up to `last`: a byte of each page.
+// Reads `first`, then the first byte of every further page up to `last`: one byte of each page.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".hidden heddle_touch_read", ".hidden heddle_touch_read_bad",

@@ -1,4 +1,4 @@
-//! Children, and other programs in this process: offsets are given to the kernel first (P4).
+//! Children, and other programs in this process: offsets are given to the kernel before (P4).
 
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, forget_others, here};
@@ -10,12 +10,12 @@ use std::mem::forget;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// When the library is loaded.
+/// Runs when the library is loaded.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
-/// When the program ends.
+/// Runs when the program ends.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
@@ -31,8 +31,9 @@ extern "C" fn start() {
 
 type AtFork = Option<extern "C" fn()>;
 
-/// Our handlers are set before all others: so they are the last before a fork and the first behind it, and no other runs while all stands
-/// still. Libraries that the program is linked with may set theirs before this one is started.
+/// Registers our fork handlers before all others. So they are the last before a fork and the first behind it,
+/// and no other handler runs while the table is locked. Libraries that the program is linked with may
+/// register theirs before this library is started.
 fn be_first() {
     static SET: AtomicBool = AtomicBool::new(false);
     if !SET.swap(true, SeqCst) {
@@ -43,10 +44,10 @@ fn be_first() {
     }
 }
 
-/// What pthread_atfork(3) calls.
+/// The function behind pthread_atfork(3).
 ///
 /// # Safety
-/// As pthread_atfork(3); the last argument says whose handlers they are.
+/// As pthread_atfork(3); the last argument identifies the library of the handlers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __register_atfork(
     before: AtFork,
@@ -63,7 +64,7 @@ extern "C" fn end() {
     report::write();
 }
 
-/// fork(2): all of the table stands still, and no offset is ours alone any more.
+/// Before fork(2): locks the table, and gives all offsets to the kernel.
 pub extern "C" fn before() {
     if let Some(busy) = Busy::enter() {
         forget(busy);
@@ -73,23 +74,23 @@ pub extern "C" fn before() {
     heddle_bypass::a_fork_begins();
     let mut words = Words::default();
     each(|fd, descriptor| {
-        // SAFETY: open as far as the program's own calls are in order.
+        // SAFETY: open, if the program's own calls are in order.
         descriptor.file.share_with_child(unsafe { BorrowedFd::borrow_raw(fd) }, &mut words);
     });
 }
 
-/// fork(2), in the parent.
+/// After fork(2), in the parent.
 pub extern "C" fn after_in_parent() {
     heddle_bypass::a_fork_ended();
     CHANGES.give();
     here().leave();
 }
 
-/// fork(2), in the child.
+/// After fork(2), in the child.
 pub extern "C" fn after_in_child() {
     heddle_bypass::this_is_a_child();
     if !here().forks_for_another.get() {
-        // Nobody shares this memory.
+        // The child shares its memory with no process.
         here().vfork_in.set(0);
     }
     barrier::start();
@@ -104,7 +105,7 @@ pub extern "C" fn after_in_child() {
     here().leave();
 }
 
-/// A program that knows nothing of this library's is about to get all descriptors, or those that survive exec(3).
+/// Called before a program without this library gets all descriptors, or those that survive exec(3).
 pub fn offsets_to_kernel(all: bool) {
     if here().is_vfork_child() {
         return;
@@ -112,7 +113,7 @@ pub fn offsets_to_kernel(all: bool) {
     let Some(_busy) = Busy::enter() else { return };
     CHANGES.take();
     each(|fd, descriptor| {
-        // SAFETY: open as far as the program's own calls are in order.
+        // SAFETY: open, if the program's own calls are in order.
         let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
         let survives = rustix::io::fcntl_getfd(borrowed)
             .is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC));
@@ -123,18 +124,18 @@ pub fn offsets_to_kernel(all: bool) {
     CHANGES.give();
 }
 
-/// Before vfork(2): the child shares this memory, and may use every descriptor.
+/// Called before vfork(2): the child shares this memory, and may use every descriptor.
 pub extern "C" fn before_vfork() {
     before_sharing_child(libc::CLONE_VFORK as u64);
 }
 
-/// Before a child is made with these flags of clone(2), that shares this memory. If it goes on beside this thread, what it calls is the
-/// kernel's for ever.
+/// Called before clone(2) makes a child with these flags that shares this memory. If the child runs beside
+/// this thread, the kernel serves all its calls for ever.
 pub fn before_sharing_child(flags: u64) {
     offsets_to_kernel(true);
     let h = here();
     if h.is_vfork_child() {
-        // Its own child is one too.
+        // Its own child is a vfork child too.
         return;
     }
     let beside = h.vfork_in.get() < 0 || flags & libc::CLONE_VFORK as u64 == 0;
@@ -143,7 +144,7 @@ pub fn before_sharing_child(flags: u64) {
     h.vfork_in.set(if beside { -process } else { process });
 }
 
-/// Before exec(3): this program may end here.
+/// Called before exec(3), which may end this program.
 pub fn before_exec() {
     if here().is_vfork_child() {
         return;
@@ -152,7 +153,7 @@ pub fn before_exec() {
     report::write();
 }
 
-/// Before a function that writes to a descriptor by ways of its own (`dprintf`).
+/// Called before a function that writes to a descriptor inside the C library (`dprintf`).
 pub extern "C" fn before_inner_write(fd: c_int) {
     if let Some(used) = crate::table::holding(fd) {
         used.file().give_offset_away(&used);

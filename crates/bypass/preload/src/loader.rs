@@ -1,5 +1,5 @@
-//! What the dynamic loader has loaded, read from its own tables: without its functions for that, some of which this library stands before,
-//! and without memory of the heap.
+//! The objects that the dynamic loader has loaded, read from its own tables. It uses neither the loader's
+//! functions, some of which this library replaces, nor memory from the heap.
 
 use libc::{Dl_info, c_char, c_int, c_void};
 use std::ffi::CStr;
@@ -36,21 +36,22 @@ const STRINGS: i64 = 5;
 const SYMBOLS: i64 = 6;
 const VERSIONS: i64 = 0x6fff_fff0;
 const HASHES: i64 = 0x6fff_fef5;
-/// In the word of a symbol's version: not the one that a new program gets.
+/// Bit in a symbol's version: not the version that a new program gets.
 const OLD: u16 = 0x8000;
 
 unsafe extern "C" {
     fn dladdr1(address: *const c_void, info: *mut Dl_info, object: *mut *mut c_void, what: c_int) -> c_int;
 }
 
-/// The object in which this address lies.
+/// The object that contains this address.
 pub fn object_of(address: usize) -> Option<&'static Object> {
     const LINK_MAP: c_int = 2;
     let (mut info, mut object) = (MaybeUninit::<Dl_info>::uninit(), null_mut());
     let address = std::ptr::without_provenance(address);
     // SAFETY: live locals.
     let found = unsafe { dladdr1(address, info.as_mut_ptr(), &mut object, LINK_MAP) } != 0;
-    // SAFETY: null, or the loader's; an object whose code runs, or whose function was just found, is not unloaded.
+    // SAFETY: null, or the loader's; an object whose code runs, or whose function was just found, is not
+    // unloaded.
     if found { unsafe { object.cast::<Object>().as_ref() } } else { None }
 }
 
@@ -67,7 +68,7 @@ pub fn c_library() -> Option<&'static Object> {
 }
 
 fn kept(kept: &AtomicPtr<Object>, address: usize) -> Option<&'static Object> {
-    // ORDERING: Relaxed: whoever finds null asks again and finds the same.
+    // ORDERING: Relaxed: a thread that finds null searches again, with the same result.
     let known = kept.load(Relaxed).cast_const();
     // SAFETY: null, or an object that is never unloaded.
     let known = unsafe { known.as_ref() }.or_else(|| object_of(address));
@@ -76,7 +77,7 @@ fn kept(kept: &AtomicPtr<Object>, address: usize) -> Option<&'static Object> {
 }
 
 impl Object {
-    /// The objects after this one, as the loader searches them.
+    /// The objects after this one, in the loader's search order.
     pub fn later(&self) -> impl Iterator<Item = &'static Object> {
         let mut at = self.next;
         std::iter::from_fn(move || {
@@ -87,14 +88,14 @@ impl Object {
         })
     }
 
-    /// Where this object defines a function; of several versions the one that a new program gets.
+    /// Address of a function that this object defines; of several versions the one that a new program gets.
     pub fn function(&self, name: &CStr) -> Option<usize> {
         let strings = self.table(STRINGS)?.cast::<c_char>();
         let symbols = self.table(SYMBOLS)?.cast::<Symbol>();
         let versions = self.table(VERSIONS).map(|at| at.cast::<u16>());
         let mut found = None;
         self.each_of_hash(hash(name), |at| {
-            // SAFETY: the loader's tables have what the table of hashes names.
+            // SAFETY: the loader's tables contain every entry that the hash table names.
             let (symbol, version) = unsafe { (&*symbols.add(at), versions.map_or(0, |all| *all.add(at))) };
             // SAFETY: as above.
             let is_it =
@@ -106,11 +107,11 @@ impl Object {
         found
     }
 
-    /// Calls with the number of each symbol whose name has this hash, or nearly.
+    /// Calls `look` with the index of each symbol whose name has this hash, except for the lowest bit.
     fn each_of_hash(&self, hash: u32, mut look: impl FnMut(usize)) {
         let Some(table) = self.table(HASHES).map(|at| at.cast::<u32>()) else { return };
-        // SAFETY: as the loader reads it: a head of four words, a filter, the first symbol of each bucket, and the hash of each symbol from
-        // the `first` on, the lowest bit of which ends its bucket.
+        // SAFETY: the layout that the loader uses: a head of four words, a filter, the first symbol of each
+        // bucket, and the hash of each symbol from `first` on, whose lowest bit ends its bucket.
         unsafe {
             let (buckets, first, filter_words) = (*table, *table.add(1), *table.add(2) as usize);
             let bucket = table.add(4 + 2 * filter_words);
@@ -137,7 +138,7 @@ impl Object {
         // SAFETY: null, or a list of the object that ends with a zero.
         while let Some(entry) = unsafe { at.as_ref() }.filter(|entry| entry.tag != 0) {
             if entry.tag == tag {
-                // The loader has made addresses of them, but in objects that it does not write to.
+                // The loader has replaced them by addresses, except in objects that it does not write to.
                 let value = if entry.value < self.base { entry.value + self.base } else { entry.value };
                 return Some(std::ptr::with_exposed_provenance(value));
             }
@@ -152,9 +153,9 @@ fn hash(name: &CStr) -> u32 {
     name.to_bytes().iter().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)))
 }
 
-/// A function of the loader's own that this library stands before: the C library's, or that of the next object.
+/// A function that this library replaces: the C library's, or that of the next object.
 pub fn behind_us(name: &CStr, kept: &AtomicPtr<c_void>) -> *mut c_void {
-    // ORDERING: Relaxed: whoever finds null asks again and finds the same.
+    // ORDERING: Relaxed: a thread that finds null searches again, with the same result.
     let mut found = kept.load(Relaxed);
     if found.is_null() {
         let next = || ours()?.later().find_map(|object| object.function(name));

@@ -1,10 +1,10 @@
-//! Memory that is not the heap's.
+//! Memory outside the heap.
 
 use std::ptr::null_mut;
 
-/// Zeroed memory of so many bytes, by the kernel alone.
+/// Zeroed memory of this length, directly from the kernel.
 pub fn pages(len: usize) -> Option<*mut std::ffi::c_void> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-    // SAFETY: new memory, at no place in particular.
+    // SAFETY: new memory, at an address of the kernel's choice.
     unsafe { mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }.ok()
 }

@@ -1,11 +1,11 @@
 //! Numbers that another thread closes, replaces or duplicates while they are used.
 //!
-//! State       in a thread's record: does it use its file by number now? Which number is being replaced, one at a time; the table has
+//! State       in a thread's record: whether it uses its file by number now. The number being replaced, one at a time; the table holds
 //!             [`changing`] for it meanwhile.
-//! Invariants  N1  who uses a number of the kernel's for a file of ours says so and looks at the table again; who takes a number from the
-//!                 table looks for those who said so, and waits for them (O3 of `thread`).
+//! Invariants  N1  a thread that uses a kernel's number for a file of ours first notes that, then checks the table again. A thread that
+//!                 removes a number from the table then looks for such notes, and waits for their threads (O3 of `thread`).
 //!             N2  a duplicate means the file that the number meant while the kernel made it.
-//! Lock order  `REPLACED`, the table's lock. Who uses a file by number waits for neither, nor for another who does.
+//! Lock order  `REPLACED`, the table's lock. A thread that uses a file by number waits for neither, nor for another such thread.
 
 use crate::descriptor::Descriptor;
 use crate::real::{errno, set_errno};
@@ -33,7 +33,7 @@ impl Number for &Used {
     }
 }
 
-/// Makes a call that gives a duplicate of `fd`, under a number that nothing had.
+/// Makes a call that returns a duplicate of `fd`, under a free number.
 pub fn duplicating(fd: i32, call: impl Fn() -> i32) -> i32 {
     if !is_ours(fd) || here().is_vfork_child() {
         return forgetting(call);
@@ -50,8 +50,8 @@ pub fn duplicating(fd: i32, call: impl Fn() -> i32) -> i32 {
     })
 }
 
-/// Makes a call after which `to` means what `fd` means, if it succeeds. Other threads that use `to` wait meanwhile; one that the kernel has
-/// for another process finds the offset right.
+/// Makes a call after which `to` means the file of `fd`, if it succeeds. Other threads that use `to` wait
+/// meanwhile. If another process shares the descriptor, the kernel's offset is correct for it.
 pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
     if fd == to || here().is_vfork_child() || !(is_ours(fd) || is_ours(to)) {
         return call();
@@ -65,10 +65,10 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
     }
     let held = CHANGES.hold();
     let old = place.swap(changing(), SeqCst);
-    // SAFETY: null, or an entry's file, which is not given back while the table's lock is held.
+    // SAFETY: null, or an entry's file, which is not freed while the table's lock is held.
     if let Some(last) = unsafe { old.as_ref() }.filter(|old| old.numbers.load(SeqCst) == 1) {
-        // A fork may be faster than the call, which may fail.
-        // SAFETY: open as far as the program's own calls are in order.
+        // A fork may be faster than the call, and the call may fail. SAFETY: open, if the program's own calls
+        // are in order.
         last.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) });
     }
     drop(held);
@@ -92,7 +92,7 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
     done
 }
 
-/// Calls with the file of a number (null: none of ours), which the number means until it returns (N2).
+/// Calls `call` with the file of a number (null: none of ours), which the number means until it returns (N2).
 fn telling(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
     let (Some(entry), Some(record)) = (entry(fd), here().record()) else { return call(null_mut()) };
     loop {
@@ -116,16 +116,16 @@ fn telling(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
     }
 }
 
-/// From now on this number means the file, or what the kernel alone knows.
+/// From now on this number means the file, or a file that only the kernel knows.
 fn means(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descriptor) {
     let _held = CHANGES.hold();
-    // One whose last number was closed meanwhile, or let go of, is the kernel's.
-    // SAFETY: null, or in use by this thread (T1 of `thread`).
+    // If its last number was closed or given up meanwhile, the file is the kernel's. SAFETY: null, or in use
+    // by this thread (T1 of `thread`).
     let lives = unsafe { descriptor.as_ref() }.filter(|known| known.numbers.load(SeqCst) != 0);
     if let Some(known) = lives {
         known.numbers.fetch_add(1, SeqCst);
         if to <= 2 {
-            // SAFETY: the number was just handed out.
+            // SAFETY: the number was just returned by the kernel.
             known.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) });
         }
     }
@@ -133,7 +133,7 @@ fn means(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descriptor) {
     sweep();
 }
 
-/// A call that gives a number of what is none of ours.
+/// Makes a call that returns a number for a file that is not ours.
 fn forgetting(call: impl Fn() -> i32) -> i32 {
     let to = call();
     if to >= 0 {
@@ -144,7 +144,8 @@ fn forgetting(call: impl Fn() -> i32) -> i32 {
     to
 }
 
-/// In a forked child: the thread that replaced a number is not here, and the kernel alone knows whether it had.
+/// In a forked child: the thread that was replacing a number does not exist here, and only the kernel knows
+/// the result.
 pub fn nobody_else_is_here() {
     let to = REPLACED.swap(NONE, SeqCst);
     if let Some(place) = entry(to) {

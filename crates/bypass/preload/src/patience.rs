@@ -1,18 +1,18 @@
-//! How long a handler of a signal waits for other threads: they may wait for the heap, which the thread that it has interrupted may have
-//! locked.
+//! The time for which a signal handler waits for other threads: they may wait for the heap, which the
+//! interrupted thread may have locked.
 
 use rustix::time::{ClockId, clock_gettime};
 
 /// In seconds.
 const LONGEST_SECS: i64 = 2;
 
-/// A handler's.
+/// A handler's patience.
 pub struct Patience {
     until_secs: i64,
 }
 
 impl Patience {
-    /// From now on.
+    /// Starts now.
     pub fn new() -> Patience {
         Patience { until_secs: now_secs() + LONGEST_SECS }
     }
@@ -22,9 +22,9 @@ fn now_secs() -> i64 {
     clock_gettime(ClockId::Monotonic).tv_sec
 }
 
-/// A handler, or one that waits as long as it takes.
+/// The patience of a handler, or that of a caller that waits without a limit.
 pub trait Patient {
-    /// Waits; false: it is too long for a handler.
+    /// Waits while `holds` returns true. Returns false if that takes too long for a handler.
     fn wait_while(&self, holds: impl FnMut() -> bool) -> bool;
 }
 

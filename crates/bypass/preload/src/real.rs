@@ -1,4 +1,4 @@
-//! The C library behind us: what a call is passed on to.
+//! The C library's own functions, to which calls are passed on.
 
 use libc::{c_char, c_int};
 use std::ffi::CStr;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// The next definition of a name, after ours.
 pub fn next(name: &CStr, kept: &AtomicPtr<libc::c_void>) -> *mut libc::c_void {
-    // ORDERING: Relaxed: whoever finds null asks again and finds the same.
+    // ORDERING: Relaxed: a thread that finds null searches again, with the same result.
     let mut found = kept.load(Relaxed);
     if found.is_null() {
         static DLSYM: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -17,15 +17,16 @@ pub fn next(name: &CStr, kept: &AtomicPtr<libc::c_void>) -> *mut libc::c_void {
         type Dlsym = unsafe extern "C" fn(*mut libc::c_void, *const c_char) -> *mut libc::c_void;
         // SAFETY: the loader's function has this form.
         let dlsym: Dlsym = unsafe { std::mem::transmute(dlsym) };
-        // SAFETY: the name ends in NUL. It is called from here: the next is that after this library.
+        // SAFETY: the name ends in NUL. The call is made from this library, so the next definition is the one
+        // after it.
         found = unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) };
         kept.store(found, Relaxed); // ORDERING: as above.
     }
     found
 }
 
-/// Declares functions of the C library: `real::read(…)` calls the one behind ours; one that does not exist there fails with ENOSYS.
-/// "C-unwind": a thread that is cancelled in one of them leaves it by unwinding.
+/// Declares functions of the C library: `real::read(…)` calls the one behind ours; a function that does not
+/// exist fails with ENOSYS. "C-unwind": a thread that is cancelled in one of them leaves it by unwinding.
 macro_rules! real {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $missing:expr;)*) => {$(
         #[allow(clippy::too_many_arguments, clippy::unused_unit, non_snake_case)]
@@ -241,7 +242,7 @@ pub fn set_errno(value: c_int) {
     unsafe { *libc::__errno_location() = value };
 }
 
-/// errno as it is.
+/// The value of errno.
 pub fn errno() -> c_int {
     // SAFETY: the thread's own word.
     unsafe { *libc::__errno_location() }

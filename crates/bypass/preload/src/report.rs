@@ -1,5 +1,5 @@
-//! What was served and what was passed on, for `HEDDLE_REPORT=FILE`: a line of JSON a process, when it ends or executes another
-//! program.
+//! The report of served and passed calls, for `HEDDLE_REPORT=FILE`: a line of JSON for each process, written
+//! when it ends or executes another program.
 
 use crate::counts::{COUNTS, Counts, REASONS};
 use crate::table::MOUNTS;
@@ -11,17 +11,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 static PATH: OnceLock<OsString> = OnceLock::new();
 
-/// When the library is loaded: is a report wanted?
+/// Called when the library is loaded: checks whether a report is wanted.
 pub fn start() {
     if let Some(path) = std::env::var_os("HEDDLE_REPORT").filter(|path| !path.is_empty()) {
         let _first = PATH.set(path);
     }
 }
 
-/// Appends this process's line and starts counting anew. Nothing happens without `HEDDLE_REPORT`.
+/// Appends this process's line and resets the counts. Does nothing without `HEDDLE_REPORT`.
 pub fn write() {
     let Some(path) = PATH.get() else { return };
-    // A handler may end the program, but not allocate.
+    // A handler may end the program, but must not allocate.
     if here().is_vfork_child() || here().is_in_handler() {
         return;
     }
@@ -33,27 +33,28 @@ pub fn write() {
         |access| rustix::fs::open(path.as_bytes(), access | more, rustix::fs::Mode::from_raw_mode(0o644));
     let file = open(rustix::fs::OFlags::RDWR).or_else(|_| open(rustix::fs::OFlags::WRONLY));
     if let Ok(file) = file {
-        // Who was killed while he wrote, or met his limit of a file's size, left a line without an end.
+        // A process that was killed while writing, or met its file size limit, left an incomplete line.
         if !ends_a_line(&file) {
             line.insert(0, '\n');
         }
-        // One write: lines of several processes stay whole. Without it there is no report; the program goes on.
+        // One write keeps lines of several processes whole. If it fails there is no report, and the program
+        // goes on.
         let _ = rustix::io::write(&file, line.as_bytes());
     }
     records().for_each(|r| r.counts.clear());
 }
 
-/// Does the file end with a line's end, or is it empty? True also where that cannot be known.
+/// Returns true if the file is empty or ends with a newline, or if that is unknown.
 fn ends_a_line(file: &rustix::fd::OwnedFd) -> bool {
     let Ok(stat) = rustix::fs::fstat(file) else { return true };
-    // What another process writes into an empty file meanwhile is whole, or goes on.
+    // If the file is empty, another process's line, written meanwhile, is whole.
     let Some(at) = (stat.st_size as u64).checked_sub(1) else { return true };
     let mut last = [b'\n'];
     rustix::io::pread(file, &mut last, at).is_err() || last == *b"\n"
 }
 
 fn line() -> String {
-    // ORDERING: Relaxed, counts alone; those of running threads may be a moment old.
+    // ORDERING: Relaxed, only counts; those of running threads may be stale.
     let sum =
         |of: &dyn Fn(&Counts) -> &AtomicU64| records().map(|r| of(&r.counts).load(Relaxed)).sum::<u64>();
     let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();

@@ -1,13 +1,14 @@
-//! Handlers of signals wait while their thread is inside the engine.
+//! Signal handlers wait while their thread is inside the engine.
 //!
-//! State       the program's own action for every signal. What the kernel calls is `arrive`, which calls the program's handler, or
-//!             puts the signal aside if the thread is busy: it is blocked until the thread leaves, then sent to it again.
+//! State       the program's own action for every signal. The kernel calls `arrive`, which calls the program's handler, or
+//!             puts the signal aside if the thread is busy: it is blocked until the thread leaves, then sent again.
 //! Invariants  S1  a handler that a program set with sigaction(3) or signal(3) never runs inside the engine (P3).
-//!             S2  a fault at a buffer, of a look or a copy of ours, is an answer and not the program's (`fault`).
-//!             S3  the table is the parent's where a child has its memory but actions of its own (vfork(2)): what such a child does about
-//!                 signals is between it and the kernel.
+//!             S2  a fault at a buffer, in a check or copy of ours, becomes a result and does not reach the program (`fault`).
+//!             S3  if a child has its parent's memory but actions of its own (vfork(2)), the table remains the parent's: the child's
+//!                 changes of actions go to the kernel only.
 //!
-//! Faults of the program are never put aside. Actions set by a system call of the program's own are not seen here.
+//! Faults of the program itself are never put aside. Actions set by the program's own system calls are not
+//! seen here.
 
 use crate::thread::here;
 use crate::{fault, real, waiting_signals};
@@ -21,7 +22,8 @@ const SIGNALS: usize = 65;
 static HANDLER: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(libc::SIG_DFL) }; SIGNALS];
 static FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
 
-/// Catches faults from the start, so that a bad buffer is an error; the program's own handlers come after ours.
+/// Catches faults from the start, so that a bad buffer becomes an error. The program's own handlers are
+/// called after ours.
 pub fn start() {
     for signal in FAULTS {
         // SAFETY: plain numbers and sets, for which zero is valid.
@@ -33,13 +35,14 @@ pub fn start() {
     }
 }
 
-/// Makes `arrive` what the kernel calls, with the rest as the program wants it.
+/// Makes the kernel call `arrive`, with the program's other settings.
 fn install(signal: c_int, wanted: &libc::sigaction) -> c_int {
     let at = signal as usize;
     let before = (HANDLER[at].swap(wanted.sa_sigaction, SeqCst), FLAGS[at].swap(wanted.sa_flags, SeqCst));
     let mut ours = *wanted;
     ours.sa_sigaction = arrive as *const () as usize;
-    // Put aside and sent again, a signal would find its action gone: `arrive` resets it itself.
+    // If a signal were put aside and sent again, its action would be gone by then. So `arrive` resets the
+    // action itself.
     ours.sa_flags = (wanted.sa_flags | libc::SA_SIGINFO) & !libc::SA_RESETHAND;
     // SAFETY: a live local.
     let done = unsafe { real::sigaction(signal, &ours, null_mut()) };
@@ -75,8 +78,7 @@ pub unsafe extern "C" fn sigaction(
     // SAFETY: the caller's promise: null or readable.
     let done = match unsafe { new.as_ref() } {
         None => 0,
-        // S3. It is not served, so its handlers need not wait.
-        // SAFETY: the caller's promise.
+        // S3. The child's calls are not served, so its handlers need not wait. SAFETY: the caller's promise.
         Some(new) if here().has_actions_of_its_own() => unsafe { real::sigaction(signal, new, null_mut()) },
         Some(new) if is_handler(new.sa_sigaction) || catches_buffers(signal) => install(signal, new),
         Some(new) => {
@@ -96,7 +98,7 @@ pub unsafe extern "C" fn sigaction(
     done
 }
 
-/// Signals after whose handlers calls are not made again (siginterrupt(3)), as signal(3) sets them from then on.
+/// Signals whose handlers interrupt system calls (siginterrupt(3)), for later calls of signal(3).
 static INTERRUPTS: [AtomicBool; SIGNALS] = [const { AtomicBool::new(false) }; SIGNALS];
 
 macro_rules! setting {
@@ -112,7 +114,7 @@ macro_rules! setting {
         }
     )*};
 }
-// As signal(3), of BSD and of System V.
+// As signal(3), with the semantics of BSD and of System V.
 setting! {
     signal: libc::SA_RESTART;
     bsd_signal: libc::SA_RESTART;
@@ -121,7 +123,7 @@ setting! {
     __sysv_signal: libc::SA_RESETHAND | libc::SA_NODEFER;
 }
 
-/// As sigaction(3), by another of its names.
+/// As sigaction(3), under another name.
 ///
 /// # Safety
 /// As sigaction(3).
@@ -141,7 +143,7 @@ pub unsafe extern "C" fn __sigaction(
 /// As sigset(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigset(number: c_int, handler: usize) -> usize {
-    // In glibc's header.
+    // As in glibc's header.
     const SIG_HOLD: usize = 2;
     // SAFETY: plain numbers and sets, for which zero is valid.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -158,7 +160,7 @@ pub unsafe extern "C" fn sigset(number: c_int, handler: usize) -> usize {
     let how = if handler == SIG_HOLD { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
     // SAFETY: plain numbers and sets, for which zero is valid.
     let (mut one, mut before): (sigset_t, sigset_t) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    // SAFETY: live locals; it is a signal's number by now.
+    // SAFETY: live locals; the number was checked.
     let was_held = unsafe {
         libc::sigaddset(&mut one, number);
         libc::pthread_sigmask(how, &one, &mut before);
@@ -217,7 +219,8 @@ unsafe fn set(number: c_int, handler: usize, flags: c_int) -> usize {
     }
 }
 
-/// A call that may execute another program in this process or in a child: what the program ignores, that one ignores too.
+/// Runs a call that may execute another program in this process or in a child: signals that the program
+/// ignores stay ignored there.
 pub fn handing_on<T>(call: impl FnOnce() -> T) -> T {
     let given = FAULTS.map(|signal| ignores_alone(signal).then(|| ignore(signal)).flatten());
     let done = call();
@@ -232,12 +235,12 @@ pub fn handing_on<T>(call: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Does the program ignore it, and the kernel not?
+/// Returns true if the program ignores the signal but the kernel does not.
 fn ignores_alone(signal: c_int) -> bool {
     HANDLER[signal as usize].load(SeqCst) == libc::SIG_IGN
 }
 
-/// Makes the kernel ignore it; what the kernel called, if that was `arrive`.
+/// Makes the kernel ignore the signal. Returns the kernel's action, if that was `arrive`.
 fn ignore(signal: c_int) -> Option<libc::sigaction> {
     // SAFETY: plain numbers and sets, for which zero is valid.
     let (mut ours, mut ignored): (libc::sigaction, libc::sigaction) =
@@ -253,7 +256,7 @@ fn ignore(signal: c_int) -> Option<libc::sigaction> {
 /// Signals of faults at a buffer.
 const FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Is it one of a fault at a buffer?
+/// Returns true if it is a signal of faults at a buffer.
 fn catches_buffers(signal: c_int) -> bool {
     FAULTS.contains(&signal)
 }
@@ -262,16 +265,16 @@ fn is_handler(action: usize) -> bool {
     action != libc::SIG_DFL && action != libc::SIG_IGN
 }
 
-/// Sent for something this thread has just done?
+/// Returns true if the signal was caused by this thread's last instruction.
 fn is_fault(signal: c_int, info: &siginfo_t) -> bool {
     let kinds = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
     kinds.contains(&signal) && info.si_code > 0
 }
 
-/// What the kernel calls.
+/// The handler that the kernel calls.
 unsafe extern "C-unwind" fn arrive(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let errno = real::errno();
-    // SAFETY: the kernel gives both to a handler with SA_SIGINFO.
+    // SAFETY: the kernel passes both to a handler with SA_SIGINFO.
     let (known, ucontext) = unsafe { (&*info, &mut *context.cast::<ucontext_t>()) };
     let fault = is_fault(signal, known);
     // SAFETY: a fault has an address.
@@ -284,7 +287,7 @@ unsafe extern "C-unwind" fn arrive(signal: c_int, info: *mut siginfo_t, context:
         real::set_errno(errno);
         return;
     }
-    // SAFETY: what the kernel gave.
+    // SAFETY: the kernel's arguments.
     unsafe { call(signal, info, context) };
     real::set_errno(errno);
 }
@@ -292,30 +295,30 @@ unsafe extern "C-unwind" fn arrive(signal: c_int, info: *mut siginfo_t, context:
 unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let at = signal as usize;
     let (handler, flags) = (HANDLER[at].load(SeqCst), FLAGS[at].load(SeqCst));
-    // SAFETY: what the kernel gave.
+    // SAFETY: the kernel's arguments.
     let fault = is_fault(signal, unsafe { &*info });
     if handler == libc::SIG_IGN && !fault {
         return;
     }
-    // The kernel ends a program that ignores its own faults.
+    // The kernel kills a program that ignores its own faults.
     let ends = !is_handler(handler);
     let (resets, own) = (ends || flags & libc::SA_RESETHAND != 0, here().has_actions_of_its_own());
     if resets && !own {
         HANDLER[at].store(libc::SIG_DFL, SeqCst);
     }
-    // S2: `arrive` stays what the kernel calls for faults.
+    // S2: the kernel keeps calling `arrive` for faults.
     if ends || (resets && (own || !catches_buffers(signal))) {
         set_default(signal);
     }
     if ends {
-        // A fault happens again, now with the default action; what was sent is sent again.
+        // A fault happens again, now with the default action; another signal is sent again.
         if !fault {
             // SAFETY: no pointer is involved.
             unsafe { libc::raise(signal) };
         }
         return;
     }
-    // SAFETY: what the kernel gave; the program gave the handler with these flags.
+    // SAFETY: the kernel's arguments; the program passed the handler with these flags.
     let run = || unsafe { run(handler, flags, (signal, info, context)) };
     if here().is_vfork_child() {
         // The words are its parent's, and it may end in the handler.
@@ -324,7 +327,7 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let frame = 0_u8;
     let h = here();
     let at = (&raw const frame).addr();
-    // SAFETY: what the kernel gave.
+    // SAFETY: the kernel's arguments.
     let stack = unsafe { &(*context.cast::<ucontext_t>()).uc_stack };
     let own = stack.ss_sp.addr();
     let on_own = stack.ss_flags & libc::SS_DISABLE == 0 && (own..own + stack.ss_size).contains(&at);
@@ -340,7 +343,7 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
 }
 
-/// Not a part of what the kernel calls: that has little room on a stack of the program's own (sigaltstack(2)).
+/// Not inlined into `arrive`, which has little room on a stack of the program's own (sigaltstack(2)).
 #[inline(never)]
 fn set_default(signal: c_int) {
     // SAFETY: plain numbers and sets, for which zero is valid: the default action.
@@ -352,22 +355,22 @@ fn set_default(signal: c_int) {
 /// Calls a handler of the program.
 unsafe fn run(handler: usize, flags: c_int, (signal, info, context): (c_int, *mut siginfo_t, *mut c_void)) {
     if flags & libc::SA_SIGINFO != 0 {
-        // SAFETY: the program gave it as a handler of this form.
+        // SAFETY: the program passed it as a handler of this form.
         let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
             unsafe { transmute(handler) };
-        // SAFETY: what the kernel gave.
+        // SAFETY: the kernel's arguments.
         unsafe { handler(signal, info, context) };
     } else {
-        // SAFETY: the program gave it as a handler of this form.
+        // SAFETY: the program passed it as a handler of this form.
         let handler: unsafe extern "C-unwind" fn(c_int) = unsafe { transmute(handler) };
         // SAFETY: as above.
         unsafe { handler(signal) };
     }
 }
 
-/// Keeps the signal for later and blocks it until then; false if there is no room.
+/// Keeps the signal for later and blocks it until then. Returns false if there is no room.
 fn put_aside(info: &siginfo_t, context: &mut ucontext_t) -> bool {
-    // SAFETY: of the interrupted context; the kernel's set is the first word of the C library's, and ends behind that.
+    // SAFETY: part of the interrupted context; the kernel's set is the first word of the C library's.
     let blocked = unsafe { &mut *(&raw mut context.uc_sigmask).cast::<waiting_signals::Set>() };
     let handled = |signal: c_int| is_handler(HANDLER[signal as usize].load(SeqCst));
     let count = waiting_signals::keep(here().waiting.get(), info, blocked, handled);

@@ -1,5 +1,5 @@
-//! Functions that cannot be written in Rust: those that format a variable number of arguments, and vfork, which returns twice. Each
-//! calls a hook and then jumps to the C library's, with all arguments where they were.
+//! Functions that cannot be written in Rust: variadic formatting functions, and vfork, which returns twice.
+//! Each calls a hook and then jumps to the C library's function, with all arguments in place.
 
 use crate::{fork, real};
 use std::ffi::CStr;
@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicPtr;
 
 macro_rules! stub {
     ($($name:ident, $hook:expr, $target:ident;)*) => {$(
-        /// What to jump to; runs the hook first.
+        /// Returns the address to jump to, after running the hook.
         unsafe extern "C" fn $target(first: i64) -> *mut libc::c_void {
             static NEXT: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {

@@ -1,17 +1,17 @@
-//! Which numbers are ours.
+//! The descriptor numbers that are ours.
 //!
-//! State       a table by number, in chunks that are made when first needed; a list of files that were closed while a thread used them, or
-//!             by a handler of a signal.
-//! Invariants  D1  entries change under `CHANGES`; they are looked up without it (thread.rs, O1).
-//!             D2  `numbers` of a file counts the entries that name it; the one who takes the last away gives the file back, or
+//! State       a table by number, in chunks that are allocated when first needed; a list of files that were closed while a thread used
+//!             them, or by a signal handler.
+//! Invariants  D1  entries change under `CHANGES`; look-ups take no lock (thread.rs, O1).
+//!             D2  `numbers` of a file counts the entries that name it. The thread that removes the last one frees the file, or
 //!                 leaves that to a later change if a thread is using it.
-//!             D3  in a handler of a signal nothing is allocated and nothing freed: its thread may be in the middle of that. Nor is another
-//!                 thread waited for without end (`patience`).
-//!             D4  a file is made, and a mount asked, while `TAKING` counts its maker, and only if neither `LETTING_GO` nor
-//!                 `FILTERED` is set: who has set one and then found `TAKING` zero knows all files and engines that there are.
-//!             D5  signals wait while `TAKING` counts their thread: a handler may never come back (siglongjmp(3)).
-//!             D6  a number goes from the table before it is closed or replaced, and who takes it away waits for the threads that use its
-//!                 file by number (`numbers`). So what the table has, under `CHANGES` or in such a use, is what the kernel has.
+//!             D3  a signal handler neither allocates nor frees: its thread may be in the middle of that. It also does not wait for
+//!                 another thread without a limit (`patience`).
+//!             D4  a file is made, and a mount asked, while `TAKING` counts the thread, and only if neither `LETTING_GO` nor
+//!                 `FILTERED` is set. So a thread that has set one and then found `TAKING` zero knows all files and engines.
+//!             D5  signals wait while `TAKING` counts their thread: a handler may never return (siglongjmp(3)).
+//!             D6  a number is removed from the table before it is closed or replaced. The removing thread waits for threads that use its
+//!                 file by number (`numbers`). So the table's entries, under `CHANGES` or during such a use, match the kernel's.
 
 use crate::barrier;
 use crate::cancellation::NotNow;
@@ -36,42 +36,42 @@ static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }
 /// Changed under `CHANGES`.
 static CLOSED: AtomicPtr<Descriptor> = AtomicPtr::new(null_mut());
 
-/// All mounts that were seen.
+/// All mounts seen so far.
 pub static MOUNTS: Attachments = Attachments::new();
 
-/// The program has ways to use a descriptor that are not seen here (io_uring): no offset is ours.
+/// True: the program has ways to use a descriptor that are not seen here (io_uring), so no offset is ours.
 pub static OFFSETS_ARE_KERNELS: AtomicBool = AtomicBool::new(false);
 
-/// Threads between finding an engine and having a file of it in the table.
+/// Number of threads between finding an engine and having its file in the table.
 static TAKING: AtomicU32 = AtomicU32::new(0);
-/// A thread lets go of all engines.
+/// True: a thread is unmapping all engines.
 static LETTING_GO: AtomicBool = AtomicBool::new(false);
-/// A handler of a signal could not.
+/// True: a signal handler could not do that, and left it to a later call.
 static TO_BE_LET_GO: AtomicBool = AtomicBool::new(false);
 
-/// The program has set a filter of system calls: what is opened from now on is the kernel's.
+/// True: the program has set a filter of system calls, and the kernel serves all files opened from now on.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
-/// Who changes the table. A forked child opens it: the forking thread holds it during the fork.
+/// Lock of the table. The forking thread holds it during the fork; the forked child releases it.
 pub static CHANGES: Changes = Changes(AtomicU32::new(0));
 
-/// A lock that spins and yields: it is held for a few stores.
+/// A lock that spins and yields, because it is held for a few stores only.
 pub struct Changes(AtomicU32);
 
 impl Changes {
-    /// Takes it.
+    /// Locks.
     pub fn take(&self) {
         while self.0.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
             rustix::thread::sched_yield();
         }
     }
 
-    /// Gives it back.
+    /// Unlocks.
     pub fn give(&self) {
         self.0.store(0, SeqCst);
     }
 
-    /// Takes it, until what comes back is dropped.
+    /// Locks until the result is dropped.
     pub fn hold(&self) -> impl Drop {
         struct Held<'c>(&'c Changes);
         impl Drop for Held<'_> {
@@ -84,13 +84,13 @@ impl Changes {
     }
 }
 
-/// A file in use by this thread; handlers wait meanwhile.
+/// A file in use by this thread; signal handlers wait meanwhile.
 pub struct Used {
-    /// Where it is.
+    /// The file's descriptor entry.
     pub descriptor: *const Descriptor,
-    /// What says so to other threads.
+    /// The record that shows the use to other threads.
     pub record: &'static Record,
-    /// A whole word: what is moved by words must not wait for one that was stored in part.
+    /// A whole word: a copy by words must not wait for a value that was stored in part.
     fd: isize,
     _busy: Busy,
 }
@@ -98,13 +98,13 @@ pub struct Used {
 impl Used {
     /// The file.
     pub fn file(&self) -> &File {
-        // SAFETY: T1: it is not given back while the record names it.
+        // SAFETY: T1: it is not freed while the record names it.
         unsafe { &(*self.descriptor).file }
     }
 
-    /// Its descriptor, for what does no harm to another file that takes the number meanwhile.
+    /// Its descriptor, for calls that do no harm to another file that gets the number meanwhile.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as far as the program's own calls are in order; else the kernel says EBADF.
+        // SAFETY: open, if the program's own calls are in order; otherwise the kernel returns EBADF.
         unsafe { BorrowedFd::borrow_raw(self.fd as i32) }
     }
 
@@ -123,30 +123,31 @@ impl Used {
 impl Drop for Used {
     #[inline]
     fn drop(&mut self) {
-        // ORDERING: Release, after all that was done with it: who finds it gone may give the file back (T1).
+        // ORDERING: Release, after all uses of the file: a thread that sees null may free it (T1).
         self.record.uses.store(null_mut(), Release);
         barrier::at_a_call();
-        // ORDERING: Relaxed, O1 of `thread` once more: who closes looks at `uses` again when it has put the file here.
+        // ORDERING: Relaxed, as in O1 of `thread`: a closing thread checks `uses` again after it has added
+        // the file here.
         if !CLOSED.load(Relaxed).is_null() {
             end_of(self.descriptor);
         }
     }
 }
 
-/// This thread does not use it any more; it may have been closed meanwhile.
+/// Ends a use of this file, which may have been closed meanwhile.
 #[cold]
 pub fn end_of(descriptor: *const Descriptor) {
     let _held = CHANGES.hold();
-    // Another file's is left to the thread that uses that one.
+    // A file that another thread uses is left to that thread.
     if take_from_closed(descriptor) {
         let descriptor = descriptor.cast_mut();
-        // SAFETY: it is not given back: it was in the list, and the table's lock is held.
+        // SAFETY: it is not freed: it was in the list, and the table's lock is held.
         unsafe { &*descriptor }.next_closed.store(CLOSED.swap(descriptor, SeqCst), SeqCst);
         sweep();
     }
 }
 
-/// The place of a number, if any of its kind was ever ours.
+/// The entry of a number, if its chunk exists.
 #[inline]
 pub fn entry(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
     let at = usize::try_from(fd).ok()?;
@@ -155,7 +156,7 @@ pub fn entry(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
     unsafe { chunk.as_ref() }.map(|chunk| &chunk[at % CHUNK])
 }
 
-/// The place of a number; `None`: it is none, or there is no memory.
+/// The entry of a number; `None`: the number is invalid, or there is no memory.
 pub fn entry_or_new(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
     let at = usize::try_from(fd).ok()?;
     let place = TABLE.get(at / CHUNK)?;
@@ -163,41 +164,41 @@ pub fn entry_or_new(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
         // Zeros, which are null pointers (D3: not from the heap).
         let chunk = pages(size_of::<Chunk>())?.cast::<Chunk>();
         if place.compare_exchange(null_mut(), chunk, SeqCst, SeqCst).is_err() {
-            // SAFETY: nobody has seen it.
+            // SAFETY: no other thread has seen it.
             let _ = unsafe { rustix::mm::munmap(chunk.cast(), size_of::<Chunk>()) };
         }
     }
     entry(fd)
 }
 
-/// Stands in the table for a number that is being replaced: who uses it waits (`numbers`).
+/// The entry of a number that is being replaced: threads that need the number wait (`numbers`).
 pub fn changing() -> *mut Descriptor {
     std::ptr::without_provenance_mut(1)
 }
 
-/// See [`changing`].
+/// Returns true for [`changing`].
 #[inline]
 pub fn is_changing(descriptor: *mut Descriptor) -> bool {
     descriptor.addr() == 1
 }
 
-/// What an entry names. The caller holds the table's lock.
+/// The file of an entry. The caller holds the table's lock.
 fn known(entry: &AtomicPtr<Descriptor>) -> Option<&Descriptor> {
     let descriptor = entry.load(SeqCst);
-    // SAFETY: null, or not given back while the table's lock is held.
+    // SAFETY: null, or not freed while the table's lock is held.
     if is_changing(descriptor) { None } else { unsafe { descriptor.as_ref() } }
 }
 
-/// Is this number ours? Without using it.
+/// Returns true if this number is ours, without using its file.
 pub fn is_ours(fd: i32) -> bool {
     entry(fd).is_some_and(|entry| !entry.load(SeqCst).is_null())
 }
 
-/// The file of a number, for one call; `None` if it is not ours or must be passed on.
+/// The file of a number, for one call; `None` if it is not ours, or the call must be passed on.
 #[inline(always)]
 pub fn using(fd: i32) -> Option<Used> {
     let entry = entry(fd)?;
-    // Most numbers of a program are not ours: they cost no more than this.
+    // Most numbers of a program are not ours: for them this check is all.
     if entry.load(SeqCst).is_null() {
         return None;
     }
@@ -208,7 +209,8 @@ pub fn using(fd: i32) -> Option<Used> {
     used(entry, here, fd)
 }
 
-/// As [`using`], also in a handler of a signal: for what the kernel is to be told, not for calls of the engine, which may allocate.
+/// As [`using`], also in a signal handler: for telling the kernel something, not for calls of the engine,
+/// which may allocate.
 #[cold]
 pub fn holding(fd: i32) -> Option<Used> {
     let entry = entry(fd)?;
@@ -219,7 +221,7 @@ pub fn holding(fd: i32) -> Option<Used> {
     used(entry, here, fd)
 }
 
-/// A call that uses the offset and is not served: in a handler of a signal the kernel has our offset for so long.
+/// Passes on a call that uses the offset: in a signal handler the kernel has our offset meanwhile.
 #[inline]
 pub fn passing<T>(fd: i32, call: impl Fn() -> T) -> T {
     while here().is_in_handler()
@@ -234,7 +236,7 @@ pub fn passing<T>(fd: i32, call: impl Fn() -> T) -> T {
     call()
 }
 
-/// A call with an offset of its own that is not served.
+/// Passes on a call with an offset argument.
 #[inline]
 pub fn passing_at<T>(fd: i32, call: impl FnOnce() -> T) -> T {
     if here().is_in_handler()
@@ -268,8 +270,8 @@ fn used(entry: &AtomicPtr<Descriptor>, here: &Here, fd: i32) -> Option<Used> {
     }
 }
 
-/// A call of the C library gave out this number, for something that was opened with these flags: it means nothing of the past any
-/// more, and is ours if it is a regular file of a heddle mount.
+/// Called when a function of the C library has returned this number, for a file that was opened with these
+/// flags. Its old meaning ends, and it is ours if it is a regular file of a heddle mount.
 pub fn opened(fd: i32, posix_flags: i32) -> i32 {
     if fd < 0 {
         return fd;
@@ -288,7 +290,7 @@ fn take_up(fd: i32, posix_flags: i32) {
     // D5: it is dropped last.
     let Some(_busy) = Busy::enter() else { return };
     let Some(_taking) = Taking::enter() else { return };
-    // SAFETY: the number was just handed out.
+    // SAFETY: the number was just returned by the kernel.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     let Ok(told) = Told::of(borrowed) else { return };
     if !told.is_regular() {
@@ -317,7 +319,7 @@ fn take_up(fd: i32, posix_flags: i32) {
     count(Count::Opened);
 }
 
-/// D4.
+/// A thread that is taking up a file (D4).
 struct Taking;
 
 impl Taking {
@@ -340,18 +342,19 @@ pub fn nobody_else_is_here() {
     LETTING_GO.store(false, SeqCst);
 }
 
-/// From now on no file is taken up, and no mount asked.
+/// From now on no file is taken up, and no mount is asked.
 pub fn take_up_nothing_more() {
     FILTERED.store(true, SeqCst);
 }
 
-/// Is an engine mapped, or may a thread be about to map one? In this order: what a thread that has ended that has mapped is seen.
+/// Returns true if an engine is mapped, or a thread may be about to map one. The order of the checks matters:
+/// an engine mapped by a finished thread is seen.
 pub fn any_engine() -> bool {
     TAKING.load(SeqCst) != 0 || MOUNTS.any()
 }
 
-/// Gives all files to the kernel, for ever, and unmaps their images: this process is not what it was when it attached. True: no image is
-/// mapped any more.
+/// Gives all files to the kernel, for ever, and unmaps their images: this process has other rights than when
+/// it attached. Returns true if no image is mapped any more.
 pub fn let_go() -> bool {
     let here = here();
     if here.is_vfork_child() || !any_engine() {
@@ -369,22 +372,23 @@ pub fn let_go() -> bool {
     gone
 }
 
-/// The caller has set `LETTING_GO`, and has patience if it is a handler.
+/// Does that alone. The caller has set `LETTING_GO`; a handler passes its patience.
 fn let_go_alone(patience: Option<&Patience>) -> bool {
     let begun = patience.wait_while(|| TAKING.load(SeqCst) != 0);
     all_to_the_kernel();
-    // Calls that are under way end first: each ends by itself, as in the kernel.
+    // Calls under way end first, each by itself, as in the kernel.
     let in_handler = patience.is_some();
     let used = || if in_handler { used_by_others() } else { in_use() };
-    // A filter of system calls may keep us from knowing who works on what: the mapping stays, and nothing is served by it.
+    // A filter of system calls may prevent the check for uses. Then the mapping stays, but no call is served
+    // from it.
     let known = || !others() || barrier::everywhere();
     if !begun || !patience.wait_while(|| known() && used()) || !known() {
         return false;
     }
-    // A fork must not find it half done.
+    // A fork must not interrupt this.
     let _held = CHANGES.hold();
-    // SAFETY: D4: no file is left that an entry or a thread names, and nobody makes one. A handler leaves those that are closed for later
-    // (D3).
+    // SAFETY: D4: no entry and no thread names a file any more, and no thread makes one. A handler leaves
+    // closed files for later (D3).
     let gone = unsafe {
         match in_handler {
             true => MOUNTS.abandon(),
@@ -398,38 +402,39 @@ fn let_go_alone(patience: Option<&Patience>) -> bool {
     gone
 }
 
-/// Does what a handler of a signal had to leave.
+/// Does the work that a signal handler had to leave.
 fn let_go_now() {
     if TO_BE_LET_GO.load(SeqCst) && !here().is_in_handler() && !LETTING_GO.load(SeqCst) {
         let _gone = let_go();
     }
 }
 
-/// Takes every file out of the table.
+/// Removes every file from the table.
 fn all_to_the_kernel() {
     let _held = CHANGES.hold();
     each_entry(|fd, entry| {
         if let Some(descriptor) = known(entry) {
-            // SAFETY: open as far as the program's own calls are in order.
+            // SAFETY: open, if the program's own calls are in order.
             descriptor.file.share_with_stranger(unsafe { BorrowedFd::borrow_raw(fd) });
             drop_number(entry.swap(null_mut(), SeqCst));
         }
     });
 }
 
-/// Does a thread use a file? Every other thread has passed a barrier since the last entry went.
+/// Returns true if another thread uses a file. Every other thread has executed a barrier since the last entry
+/// was removed.
 fn used_by_others() -> bool {
     records().any(|r| !r.uses.load(SeqCst).is_null())
 }
 
-/// Is there a file that no entry names, and that a thread uses?
+/// Returns true if a thread uses a file that no entry names.
 fn in_use() -> bool {
     let _held = CHANGES.hold();
     sweep();
     !CLOSED.load(SeqCst).is_null()
 }
 
-/// Reads and connects, and may not be cancelled meanwhile.
+/// Attaches to a mount; the thread must not be cancelled meanwhile.
 #[cold]
 fn find(told: &Told, fd: BorrowedFd<'_>) -> Found {
     let _not_now = NotNow::new();
@@ -442,7 +447,7 @@ fn count(what: Count) {
     }
 }
 
-/// This number is closed, or about to be.
+/// Removes this number, because it is closed or about to be.
 pub fn forget(fd: i32) {
     let Some(entry) = entry(fd) else { return };
     if entry.load(SeqCst).is_null() || here().is_vfork_child() {
@@ -463,7 +468,7 @@ pub fn forget(fd: i32) {
     nobody_uses_numbers_of(old);
 }
 
-/// All numbers from `first` to `last` are closed, or about to be.
+/// Removes all numbers from `first` to `last`, because they are closed or about to be.
 pub fn forget_range(first: u32, last: u32) {
     let end = (CHUNK * CHUNKS) as u32 - 1;
     let mut fd = first.min(end);
@@ -494,7 +499,7 @@ fn each_entry(mut look: impl FnMut(i32, &AtomicPtr<Descriptor>)) {
     }
 }
 
-/// D2. The caller holds the table's lock.
+/// Removes one number of a file (D2). The caller holds the table's lock.
 pub fn drop_number(descriptor: *mut Descriptor) {
     if is_changing(descriptor) {
         return;
@@ -511,16 +516,17 @@ pub fn drop_number(descriptor: *mut Descriptor) {
     give_back(descriptor);
 }
 
-/// Does a thread use a file that no entry names any more?
+/// Returns true if a thread may use a file that no entry names any more.
 fn may_be_in_use(descriptor: *mut Descriptor) -> bool {
     // O1 and O2 of `thread`.
     others() && !barrier::everywhere() || records().any(|r| r.uses.load(SeqCst) == descriptor)
 }
 
-/// The caller holds the table's lock. Was it there?
+/// Removes a file from the list of closed ones. Returns true if it was there. The caller holds the table's
+/// lock.
 fn take_from_closed(descriptor: *const Descriptor) -> bool {
     let (mut at, mut found) = (CLOSED.swap(null_mut(), SeqCst), false);
-    // SAFETY: the list names files that nobody else gives back; the table's lock is held.
+    // SAFETY: only holders of the table's lock free files of the list.
     while let Some(closed) = unsafe { at.as_ref() } {
         let this = at;
         at = closed.next_closed.load(SeqCst);
@@ -532,13 +538,13 @@ fn take_from_closed(descriptor: *const Descriptor) -> bool {
     found
 }
 
-/// Gives back what could not be when it was closed. The caller holds the table's lock.
+/// Frees files that could not be freed when they were closed. The caller holds the table's lock.
 pub fn sweep() {
     if CLOSED.load(SeqCst).is_null() || here().is_in_handler() {
         return;
     }
     let mut at = CLOSED.swap(null_mut(), SeqCst);
-    // SAFETY: the list names files that nobody else gives back; the table's lock is held.
+    // SAFETY: only holders of the table's lock free files of the list.
     while let Some(closed) = unsafe { at.as_ref() } {
         let descriptor = at;
         at = closed.next_closed.load(SeqCst);
@@ -551,7 +557,7 @@ pub fn sweep() {
 }
 
 fn give_back(descriptor: *mut Descriptor) {
-    // SAFETY: no entry and no thread names it: it is ours alone, as `take_up` boxed it.
+    // SAFETY: no entry and no thread names it, and `take_up` boxed it.
     let descriptor = unsafe { Box::from_raw(descriptor) };
     descriptor.file.close();
 }

@@ -1,15 +1,15 @@
-//! What the calling thread is doing.
+//! The present activity of the calling thread.
 //!
-//! State       `Here`: words of the thread, without a destructor, so that a handler of a signal may touch them at any time (`words`
-//!             finds them); and a `Record` of it that other threads read: which file it uses, what it has counted.
-//! Invariants  T1  a file named in a record's `uses` is not given back; who takes one writes it there and looks again.
-//!             T2  records are never freed; that of a thread that has ended is used again.
-//! Orderings   O1  `uses` is stored and the table looked at again, in program order only: who closes takes the file out of the table, has
-//!                 a barrier put into every thread (`barrier`), then looks at all `uses`. One of the two sees the other.
-//!             O3  `by_number` is stored and the table looked at again, whoever closes takes the file out of the table and looks at all
-//!                 `by_number`, all of it SeqCst: one of the two sees the other. It is rare, and has no use for `barrier`.
-//!             O2  a record is taken with a locked instruction before its first use: who closes need not think of others while
-//!                 nobody else has one.
+//! State       `Here`: the thread's words, without a destructor, so that a signal handler may use them at any time (`words`
+//!             finds them). And a `Record` that other threads read: the file that it uses, and its counts.
+//! Invariants  T1  a file named in a record's `uses` is not freed. A thread that takes a file stores it there and checks the table again.
+//!             T2  records are never freed; the record of an ended thread is reused.
+//! Orderings   O1  `uses` is stored and the table loaded again, in program order only. A closing thread removes the file from the
+//!                 table, has a barrier executed in every thread (`barrier`), then loads all `uses`. One of the two sees the other.
+//!             O3  `by_number` is stored and the table loaded again; a closing thread removes the file from the table and loads all
+//!                 `by_number`; all of it is SeqCst. One of the two sees the other. This is rare, so it does not need `barrier`.
+//!             O2  a record is taken with a locked instruction before its first use: so a closing thread can ignore other threads as
+//!                 long as none of them has a record.
 
 use crate::cancellation;
 use crate::counts::Counts;
@@ -19,14 +19,14 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::SeqCst, compiler_fence};
 
-/// See the module. Only its own thread writes to its lines.
+/// A thread's record. Only its own thread writes to its lines.
 #[repr(align(128))]
 pub struct Record {
-    /// The file this thread is using.
+    /// The file that this thread is using.
     pub uses: AtomicPtr<Descriptor>,
-    /// What it does with that file by its number, nested: nobody closes the number meanwhile.
+    /// Number of nested uses of that file by its number: no thread closes the number meanwhile.
     by_number: AtomicU32,
-    /// What it has counted.
+    /// Its counts.
     pub counts: Counts,
     taken: AtomicBool,
     next: AtomicPtr<Record>,
@@ -34,43 +34,43 @@ pub struct Record {
 
 static RECORDS: AtomicPtr<Record> = AtomicPtr::new(null_mut());
 
-/// The thread's own words. All zeros is a thread that does nothing.
+/// The thread's own words. All zeros is an idle thread.
 #[repr(C, align(64))]
 pub struct Here {
     record: Cell<*const Record>,
-    /// [`BUSY`], [`ASYNCHRONOUS`].
+    /// Bits: [`BUSY`], [`ASYNCHRONOUS`].
     state: Cell<u8>,
-    /// Handlers that are running, and where the last one's frame is.
+    /// Number of running signal handlers.
     pub in_handler: Cell<u32>,
-    /// A vfork is under way: in the child, which shares this memory, the process has another number. Negative: a child shares this memory
-    /// and runs beside this thread.
+    /// Positive during a vfork: in the child, which shares this memory, the process number differs. Negative:
+    /// a child shares this memory and runs beside this thread.
     pub vfork_in: Cell<i32>,
-    /// It shares the actions of signals too.
+    /// True: the child shares the signal actions too.
     pub shares_actions: Cell<bool>,
-    /// A fork is under way of such a child: what the table says is not the fork's.
+    /// True during a fork by such a child: the table does not describe the forked process.
     pub forks_for_another: Cell<bool>,
-    /// Calls until a limit of the file size is looked for again.
+    /// Number of calls until the file size limit is checked again.
     pub limitless_for: Cell<u32>,
     /// Address of the handler's frame.
     pub handler_frame: Cell<usize>,
-    /// Where the stack begins that the handler runs on, if that is one of its own; 0: the thread's.
+    /// Start of the stack on which the handler runs, if it has its own; 0: the thread's.
     pub handler_stack: Cell<usize>,
-    /// Signals that came while it was busy.
+    /// Number of signals that arrived while it was busy.
     pub waiting: Cell<usize>,
 }
 
 const _: () = assert!(size_of::<Here>() == words::BYTES && align_of::<Here>() == words::BYTES);
 
-/// Inside the engine or the table: handlers wait.
+/// Inside the engine or the table: signal handlers wait.
 const BUSY: u8 = 1;
-/// The program lets the thread be cancelled at any instruction.
+/// The program has set the asynchronous cancellation type.
 const ASYNCHRONOUS: u8 = 2;
 
 thread_local! {
     static ENDS: Ends = const { Ends };
 }
 
-/// Gives the record back when the thread ends.
+/// Returns the record when the thread ends.
 struct Ends;
 
 impl Drop for Ends {
@@ -79,41 +79,41 @@ impl Drop for Ends {
     }
 }
 
-/// The calling thread's words; they stay with the thread.
+/// The calling thread's words; they live as long as the thread.
 #[inline(always)]
 pub fn here() -> &'static Here {
-    // SAFETY: the thread's own, there as long as it, of this size and alignment, and zeros at first; its fields are cells, so no other
-    // thread gets a reference to it.
+    // SAFETY: the thread's own memory, which lives as long as it, has this size and alignment, and is zero at
+    // first. Its fields are cells, so no other thread gets a reference to it.
     unsafe { &*words::of_this_thread().cast::<Here>() }
 }
 
 impl Here {
-    /// May calls of this thread be served now?
+    /// Returns true if calls of this thread may be served now.
     #[inline]
     pub fn may_serve(&self) -> bool {
         !self.is_busy() && !self.is_vfork_child() && !self.is_in_handler()
     }
 
-    /// Is it inside the engine or the table?
+    /// Returns true if it is inside the engine or the table.
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.state.get() & BUSY != 0
     }
 
-    /// Of which type its cancellation is.
+    /// Sets the cancellation type.
     pub fn set_asynchronous(&self, asynchronous: bool) {
         let others = self.state.get() & !ASYNCHRONOUS;
         self.state.set(others | if asynchronous { ASYNCHRONOUS } else { 0 });
     }
 
-    /// Not busy any more, after a fork in which [`Busy`] was forgotten.
+    /// Clears the busy bit, after a fork in which [`Busy`] was forgotten.
     pub fn leave(&self) {
         if self.is_busy() {
             drop(Busy(()));
         }
     }
 
-    /// Is this the child of a vfork, in its parent's memory?
+    /// Returns true in the child of a vfork, which runs in its parent's memory.
     #[inline]
     pub fn is_vfork_child(&self) -> bool {
         self.vfork_in.get() != 0 && self.is_vfork_child_still()
@@ -131,12 +131,13 @@ impl Here {
         false
     }
 
-    /// Is it such a child, with actions of signals of its own?
+    /// Returns true in such a child with signal actions of its own.
     pub fn has_actions_of_its_own(&self) -> bool {
         self.is_vfork_child() && !self.shares_actions.get()
     }
 
-    /// Is a handler of a signal running? One that was left by longjmp is not: what runs now lies above its frame, or on another stack.
+    /// Returns true if a signal handler is running. A handler left by longjmp is not: the present code runs
+    /// above its frame, or on another stack.
     #[inline]
     pub fn is_in_handler(&self) -> bool {
         self.in_handler.get() != 0 && self.is_in_handler_still()
@@ -164,7 +165,7 @@ impl Here {
     #[cold]
     fn first_record(&self) -> Option<&'static Record> {
         if self.in_handler.get() == 0 {
-            // At the end of a thread there is no destructor to be had any more: the record stays taken.
+            // At the end of a thread no destructor can be registered any more: the record stays taken.
             let _ = ENDS.try_with(|_| ());
         }
         let record = free_record().or_else(new_records)?;
@@ -172,7 +173,8 @@ impl Here {
         Some(record)
     }
 
-    /// A handler ends: what it took without a destructor (which takes memory of the heap) it does not keep.
+    /// At the end of a handler: returns a record that it took without a destructor (which would need memory
+    /// from the heap).
     pub fn give_record_back(&self) {
         // SAFETY: T2.
         if let Some(record) = unsafe { self.record.replace(std::ptr::null()).as_ref() } {
@@ -181,13 +183,13 @@ impl Here {
         }
     }
 
-    /// Has the thread a record?
+    /// Returns true if the thread has a record.
     pub fn has_record(&self) -> bool {
         !self.record.get().is_null()
     }
 }
 
-/// Does another thread than the calling one have a record?
+/// Returns true if another thread has a record.
 pub fn others() -> bool {
     let own = here().record.get();
     records().any(|r| !std::ptr::eq(r, own) && r.taken.load(SeqCst))
@@ -208,11 +210,12 @@ fn free_record() -> Option<&'static Record> {
     records().find(|r| r.taken.compare_exchange(false, true, SeqCst, SeqCst).is_ok())
 }
 
-/// While this lives, nobody closes or replaces the number by which the thread uses its file, if the table has it still (O3).
+/// While this lives, no thread closes or replaces the number by which the thread uses its file, if the table
+/// still has it (O3).
 pub struct ByNumber(&'static Record);
 
 impl ByNumber {
-    /// From now on.
+    /// Begins the use.
     pub fn enter(record: &'static Record) -> ByNumber {
         record.by_number.store(record.by_number.load(SeqCst) + 1, SeqCst);
         ByNumber(record)
@@ -225,7 +228,8 @@ impl Drop for ByNumber {
     }
 }
 
-/// Waits until no other thread uses this file by number (O3). It may be gone, and another in its place: then this waits for nothing.
+/// Waits until no other thread uses this file by number (O3). If the file was freed and another one has its
+/// memory, there is nothing to wait for.
 pub fn nobody_uses_numbers_of(descriptor: *const Descriptor) {
     let own = here().record.get();
     let uses = |r: &Record| r.by_number.load(SeqCst) != 0 && r.uses.load(SeqCst).cast_const() == descriptor;
@@ -236,22 +240,23 @@ pub fn nobody_uses_numbers_of(descriptor: *const Descriptor) {
     }
 }
 
-/// Lets other threads go on, the longer the more often.
+/// Lets other threads run, for longer with more attempts.
 pub fn pause(looks: u32) {
     if looks < 100 {
         rustix::thread::sched_yield();
     } else {
-        // A call of the kernel's is under way.
+        // A system call is under way.
         let _ = rustix::thread::nanosleep(&rustix::thread::Timespec { tv_sec: 0, tv_nsec: 50_000 });
     }
 }
 
-/// A page of records, one of them taken; not from the heap, for a handler may be the first to need one.
+/// Allocates a page of records and takes one of them. Not from the heap, since a handler may be the first to
+/// need one.
 fn new_records() -> Option<&'static Record> {
     const BYTES: usize = 4096;
     let first = memory::pages(BYTES)?.cast::<Record>();
     for at in 0..BYTES / size_of::<Record>() {
-        // SAFETY: within the page; zeros are a free record that has counted nothing; never unmapped (T2).
+        // SAFETY: within the page; zeros are a free record without counts; never unmapped (T2).
         let record = unsafe { &*first.add(at) };
         record.taken.store(at == 0, SeqCst);
         while let Err(now) = RECORDS.compare_exchange(
@@ -267,7 +272,7 @@ fn new_records() -> Option<&'static Record> {
     unsafe { first.as_ref() }
 }
 
-/// In a forked child: the other threads do not exist, and nothing was counted here.
+/// In a forked child: the other threads do not exist, and there are no counts yet.
 pub fn forget_others() {
     let own = here().record.get();
     for record in records() {
@@ -280,11 +285,11 @@ pub fn forget_others() {
     }
 }
 
-/// While this lives, handlers of signals wait (P3).
+/// While this lives, signal handlers wait (P3).
 pub struct Busy(());
 
 impl Busy {
-    /// Enters; `None` if the thread is inside already.
+    /// Becomes busy; `None` if the thread is busy already.
     #[inline]
     pub fn enter() -> Option<Busy> {
         let here = here();
@@ -306,7 +311,7 @@ impl Drop for Busy {
         let here = here();
         let state = here.state.get() & !BUSY;
         here.state.set(state);
-        // A handler that runs in this thread counts up `waiting` only while it is busy.
+        // A handler in this thread increments `waiting` only while the thread is busy.
         compiler_fence(SeqCst);
         if here.waiting.get() != 0 {
             waiting_signals::deliver(here.waiting.replace(0));

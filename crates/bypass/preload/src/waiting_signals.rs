@@ -1,10 +1,10 @@
 //! Signals of the calling thread that wait until it is not busy.
 //!
-//! State       what came with the first ones, and which signals the thread had blocked before. All that have a handler are blocked behind
-//!             them, and wait in the kernel: so few are kept here.
-//! Invariants  W1  signals of faults are never blocked, for a fault at a buffer has to be answered. One that somebody sends is kept, and
-//!                 the same once more is one with it, as in the kernel.
-//!             W2  what a forked child finds here came to its parent, who handles it.
+//! State       the data of the first ones, and the signals that the thread had blocked before. All signals with a handler are blocked
+//!             after the first, and wait in the kernel: so only few are kept here.
+//! Invariants  W1  signals of faults are never blocked, because a fault at a buffer must be answered. If another process sends one, it is
+//!                 kept; the same signal again is merged with it, as in the kernel.
+//!             W2  signals that a forked child finds here were sent to its parent, which handles them.
 
 use crate::real;
 use libc::{c_int, siginfo_t};
@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 /// Five are signals of faults, one is of another kind, and a few may get their handlers meanwhile.
 const WAITING_MAX: usize = 8;
 
-/// Signals as the kernel counts them: the first is bit 0.
+/// A set of signals as the kernel encodes it: the first signal is bit 0.
 pub type Set = u64;
 
 #[derive(Clone, Copy)]
@@ -48,14 +48,14 @@ fn this_process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Number `at` of the calling thread's.
+/// The calling thread's waiting signal with index `at`.
 fn kept(at: usize) -> Kept {
-    // SAFETY: written by `keep`, and the thread's own.
+    // SAFETY: written by `keep`, and this thread's own.
     WAITING.with(|waiting| unsafe { (*waiting.kept.get())[at].assume_init() })
 }
 
-/// Keeps what came with a signal behind `count` others, and blocks it with those that have a handler. How many are kept then; `None`:
-/// there is no room.
+/// Keeps the data of a signal behind `count` others, and blocks all signals with a handler. Returns the
+/// number that are kept now; `None`: there is no room.
 pub fn keep(
     count: usize,
     info: &siginfo_t,
@@ -73,7 +73,7 @@ pub fn keep(
         if count == 0 {
             waiting.blocked_before.set(*blocked);
         }
-        // SAFETY: the thread's own; `deliver` runs when it is not busy, so not inside this.
+        // SAFETY: this thread's own; `deliver` runs only when it is not busy, so not inside this.
         unsafe { (*waiting.kept.get())[count].write(Kept { info: *info, process: this_process() }) };
     });
     *blocked |= (1..=Set::BITS as c_int)
@@ -82,12 +82,13 @@ pub fn keep(
     Some(count + 1)
 }
 
-/// The thread is not busy any more: the first `count` that it kept are sent again, and what was not blocked before is not any more.
+/// Called when the thread is not busy any more: sends the first `count` waiting signals again, and restores
+/// the blocked set.
 #[cold]
 pub fn deliver(count: usize) {
     let errno = real::errno();
     let all = (0..count.min(WAITING_MAX)).fold(0, |set, at| set | only(kept(at).info.si_signo));
-    // A handler may be left by longjmp: until all are sent each of them waits.
+    // A handler may be left by longjmp, so each of them waits until all are sent.
     change(libc::SIG_BLOCK, all);
     let (process, thread) = (this_process(), rustix::thread::gettid());
     for at in 0..count.min(WAITING_MAX) {
@@ -109,7 +110,7 @@ pub fn deliver(count: usize) {
 
 /// As sigprocmask(2).
 fn change(how: c_int, set: Set) {
-    // SAFETY: a live local of the size that is said.
+    // SAFETY: a live local of the given size.
     unsafe {
         let (at, bytes) = ((&raw const set).addr() as i64, size_of::<Set>() as i64);
         real::syscall(libc::SYS_rt_sigprocmask, how.into(), at, 0, bytes, 0, 0)

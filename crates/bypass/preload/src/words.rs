@@ -1,11 +1,13 @@
-//! Where the calling thread's words are.
+//! The address of the calling thread's words.
 //!
-//! A shared library finds its thread-local memory by a call (`__tls_get_addr`), several a served call, each some nanoseconds: more than a
-//! tenth of a small read. A library that is loaded when the program starts, as a preloaded one always is, may ask the loader for a
-//! fixed distance from the thread's pointer instead ("initial exec"): two instructions. Stable Rust cannot say so, hence the
-//! assembly; the memory itself, zeros for each new thread, is the loader's as any thread-local memory is. (Loaded later, by dlopen(3), the
-//! library takes these 64 bytes of the room that the C library keeps for such cases, or is refused.) On other processors the
-//! language's own way is quick enough (aarch64 has no such call where the loader knew of the library at the start).
+//! A shared library reaches its thread-local memory by a call (`__tls_get_addr`), several times in each
+//! served call, each some nanoseconds: more than a tenth of a small read. A library that is loaded at program
+//! start, as a preloaded one always is, can use a fixed distance from the thread pointer instead ("initial
+//! exec"): two instructions. Stable Rust cannot express that, hence the assembly. The memory itself, zeros
+//! for each new thread, is provided by the loader as usual. (If the library is loaded later, by dlopen(3), it
+//! takes these 64 bytes from the C library's reserve for such cases, or is refused.) On other processors the
+//! language's own access is fast enough (aarch64 needs no such call if the loader knew the library at the
+//! start).
 
 #[cfg(not(target_arch = "x86_64"))]
 use std::cell::Cell;
@@ -30,8 +32,8 @@ std::arch::global_asm!(
 #[inline(always)]
 pub fn of_this_thread() -> *const u8 {
     let at: *const u8;
-    // SAFETY: reads what the loader has fixed, and the thread's pointer, which the System V ABI keeps at the start of its segment; both
-    // are the same for as long as the thread lives.
+    // SAFETY: reads a value that the loader has fixed, and the thread pointer, which the System V ABI keeps
+    // at the start of its segment; both stay the same as long as the thread lives.
     unsafe {
         std::arch::asm!(
             "mov {at}, qword ptr [rip + heddle_here@GOTTPOFF]",
@@ -52,6 +54,6 @@ pub fn of_this_thread() -> *const u8 {
     thread_local! {
         static HERE: Line = const { Line([const { Cell::new(0) }; BYTES / 8]) };
     }
-    // It has no destructor, so it is there as long as the thread.
+    // It has no destructor, so it lives as long as the thread.
     HERE.with(|line| line.0.as_ptr().cast())
 }

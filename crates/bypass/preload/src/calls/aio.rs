@@ -1,13 +1,14 @@
-//! Asynchronous interfaces of the kernel are refused, so that programs use the calls that are served (MariaDB, fio and PostgreSQL
-//! fall back by themselves). With `HEDDLE_AIO=pass` they are let through, and go through the mount.
+//! Asynchronous interfaces of the kernel are refused, so that programs use the calls that are served.
+//! (MariaDB, fio and PostgreSQL fall back by themselves.) With `HEDDLE_AIO=pass` they are passed on, and go
+//! through the mount.
 
 use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Are they refused?
+/// Returns true if they are refused.
 pub fn refused() -> bool {
     static SAID: AtomicU8 = AtomicU8::new(0);
-    // ORDERING: Relaxed, whoever finds nothing asks again and finds the same.
+    // ORDERING: Relaxed, a thread that finds no answer reads the variable again, with the same result.
     match SAID.load(Relaxed) {
         0 => {
             let pass = std::env::var_os("HEDDLE_AIO").is_some_and(|said| said == "pass");
@@ -19,7 +20,8 @@ pub fn refused() -> bool {
     }
 }
 
-/// A ring's reads and writes are not seen here, and those at offset -1 use the kernel's.
+/// Gives all offsets to the kernel: reads and writes of a ring are not seen here, and with offset -1 they use
+/// the kernel's.
 pub fn offsets_are_the_kernels() {
     crate::table::OFFSETS_ARE_KERNELS.store(true, std::sync::atomic::Ordering::SeqCst);
     crate::fork::offsets_to_kernel(true);
@@ -27,7 +29,7 @@ pub fn offsets_are_the_kernels() {
 
 macro_rules! refusing {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(
-        /// As the library's, refused; see the module.
+        /// The C library's function, refused by default; see the module.
         ///
         /// # Safety
         /// As the library's.
@@ -54,7 +56,7 @@ macro_rules! refusing {
     )*};
 }
 
-// Both libraries give the negative error number; io_uring_setup of liburing too.
+// Both libraries return the negative error number, and so does io_uring_setup of liburing.
 refusing! {
     io_setup(events: c_int, context: *mut c_void);
     io_queue_init(events: c_int, context: *mut c_void);

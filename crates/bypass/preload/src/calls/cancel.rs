@@ -1,10 +1,10 @@
 //! Cancellation of threads (pthread_cancel(3)).
 //!
-//! State       whether any thread was ever cancelled in this process: as long as none was, a call pays one look at a word that
-//!             nobody writes. A thread that may be cancelled at any instruction says so in its own words (`thread::Here`).
-//! Invariants  C1  served calls that are cancellation points in POSIX are such points, before anything is done or held.
+//! State       whether any thread was ever cancelled in this process. As long as none was, a call costs one load of a word that is
+//!             not written. Whether a thread may be cancelled at any instruction is in its own words (`thread::Here`).
+//! Invariants  C1  served calls that are cancellation points in POSIX are cancellation points here too, before anything is done or held.
 //!             C2  no thread is cancelled inside the engine or the table, whatever type of cancellation it chose: while it is busy
-//!                 it is of the deferred type (`cancellation`).
+//!                 its type is deferred (`cancellation`).
 
 use crate::cancellation::{ASYNCHRONOUS, DEFERRED};
 use crate::real;
@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static EVER: AtomicBool = AtomicBool::new(false);
 
-/// A served call begins (C1).
+/// A cancellation point at the start of a served call (C1).
 #[inline]
 pub fn point() {
-    // ORDERING: Relaxed: who cancels has no order with who is cancelled; the thread sees it at one of its next calls.
+    // ORDERING: Relaxed: the cancelling thread and the cancelled one are not ordered; the latter sees it at
+    // one of its next calls.
     if EVER.load(Relaxed) && !here().is_busy() {
         // SAFETY: it may unwind, and nothing is held.
         unsafe { real::pthread_testcancel() };

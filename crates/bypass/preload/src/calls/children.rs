@@ -1,4 +1,5 @@
-//! Children that are made without fork(3)'s handlers, descriptors that are sent away, and the end.
+//! Children that are made without fork(3)'s handlers, descriptors that are sent to other processes, and the
+//! end of the process.
 
 use crate::{fault, fork, real, report};
 use heddle_bypass::planted::{Bug, planted};
@@ -18,7 +19,7 @@ pub unsafe extern "C-unwind" fn _Fork() -> pid_t {
     forking(|| call().into()) as pid_t
 }
 
-/// A call that makes a child with a memory of its own, which returns from it too.
+/// Runs a call that makes a child with memory of its own; the child returns from it too.
 pub fn forking(call: impl FnOnce() -> i64) -> i64 {
     fork::before();
     let child = call();
@@ -32,14 +33,14 @@ pub fn forking(call: impl FnOnce() -> i64) -> i64 {
     child
 }
 
-/// Before a child is made with these flags of clone(2), whose memory is a copy.
+/// Called before clone(2) makes a child with these flags, whose memory is a copy.
 pub fn before_copy(flags: u64) {
     if flags & libc::CLONE_FILES as u64 != 0 {
         super::numbers::numbers_part();
     }
 }
 
-/// Before a child is made with these flags of clone(2), whose memory is not a copy.
+/// Called before clone(2) makes a child with these flags, whose memory is not a copy.
 pub fn before_clone(flags: u64) {
     if flags & libc::CLONE_THREAD as u64 == 0 {
         fork::before_sharing_child(flags);
@@ -48,16 +49,16 @@ pub fn before_clone(flags: u64) {
 
 type Entry = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
-/// What a child with a memory of its own begins with.
+/// Entry of a child with memory of its own.
 unsafe extern "C-unwind" fn begin(what: *mut c_void) -> c_int {
     fork::after_in_child();
-    // SAFETY: `clone` gave it; it lies in this child's copy of its parent's stack.
+    // SAFETY: `clone` passed it; it lies in this child's copy of its parent's stack.
     let (entry, arg) = unsafe { *what.cast::<(Entry, *mut c_void)>() };
-    // SAFETY: the program gave both.
+    // SAFETY: the program passed both.
     unsafe { entry(arg) }
 }
 
-/// As clone(2). Of the last three arguments those count that the flags ask for.
+/// As clone(2). The flags decide which of the last three arguments are used.
 ///
 /// # Safety
 /// As clone(2).
@@ -115,17 +116,17 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: u
     unsafe { real::sendmmsg(fd, messages, n, flags) }
 }
 
-/// A message that may carry descriptors.
+/// Called before a message that may carry descriptors is sent.
 pub fn before_sending(message: *const msghdr) {
-    // SAFETY: it is made of numbers and pointers.
+    // SAFETY: the type consists of numbers and pointers.
     if unsafe { fault::load(message) }.is_some_and(|message| message.msg_controllen > 0) {
         fork::offsets_to_kernel(true);
     }
 }
 
-/// Messages that may carry descriptors; the kernel takes 1,024 of them at most.
+/// The same for several messages; the kernel takes 1,024 of them at most.
 pub fn before_sending_all(messages: *const mmsghdr, n: u32) {
-    // SAFETY: it is made of numbers and pointers.
+    // SAFETY: the type consists of numbers and pointers.
     let message = |at: usize| unsafe { fault::load(messages.wrapping_add(at)) };
     let mut there = (0..n.min(1024) as usize).map_while(message);
     if there.any(|message| message.msg_hdr.msg_controllen > 0) {

@@ -1,7 +1,8 @@
 //! Reading and writing.
 //!
-//! A vector is one call of the engine, through a buffer of ours, so that it is seen whole. What goes to the kernel without an
-//! offset of its own goes with ours. Between two descriptors: `copies`.
+//! A vector is one call of the engine, through a buffer of our own, so that it is seen as a whole. A call
+//! that the kernel makes without an offset argument gets our offset. Calls between two descriptors are in
+//! `copies`.
 
 use super::cancel::point;
 use super::limits::may_grow_to;
@@ -15,10 +16,10 @@ use std::ptr::null_mut;
 
 /// Most elements of a vector, as the kernel's.
 const VECTOR_MAX: usize = 1024;
-/// Most bytes of a vector that are moved at once: they go through memory of ours.
+/// Most bytes of a vector that are moved at once, since they go through our own memory.
 const VECTOR_BYTES_MAX: usize = 1 << 30;
 
-/// `again` is the whole call once more, for a number that means another file by now.
+/// `again` repeats the whole call, for a number that means another file by now.
 #[inline]
 fn answer(
     used: Used,
@@ -40,7 +41,8 @@ fn answer(
         Err(why) => {
             used.passed(why);
             let kernels = why == Passed::KernelOffset && !used.file().offset_may_come_back();
-            // Nobody closes the number meanwhile: the call would use the kernel's offset of what takes it.
+            // No thread closes the number meanwhile: otherwise the call would use the kernel's offset of the
+            // next file with that number.
             let done = match kernels {
                 true => (&used).while_ours(|_| call()),
                 false => used.file().with_kernel_offset(&used, call),
@@ -51,14 +53,14 @@ fn answer(
     }
 }
 
-/// A buffer that is not there, or not whole: the kernel knows how much of it counts.
+/// The buffer is not mapped, or only in part: the kernel decides how much of it counts.
 #[cold]
 fn bad<T>(BadBuffer: BadBuffer) -> Result<T, Passed> {
     Err(Passed::Unserved)
 }
 
 fn read_here(used: &Used, buf: *mut c_void, len: usize) -> Served<usize> {
-    // SAFETY: the caller's promise; a buffer that is not there ends the copy to it (`fault`).
+    // SAFETY: the caller's promise; a buffer that is not mapped ends the copy to it (`fault`).
     unsafe { used.file().read(used, buf.cast(), len) }
 }
 
@@ -67,18 +69,18 @@ fn write_here(used: &Used, buf: *const c_void, len: usize, at_end: bool) -> Serv
         return bad(BadBuffer);
     }
     may_grow_to(|| i64::MAX)?;
-    // SAFETY: the caller's promise; a buffer that is not there ends the copy from it (`fault`).
+    // SAFETY: the caller's promise; a buffer that is not mapped ends the copy from it (`fault`).
     unsafe { used.file().write(used, buf.cast(), len, at_end) }
 }
 
-/// Reads into a buffer of a caller.
+/// Reads into a caller's buffer.
 #[inline]
 pub fn read_at(used: &Used, buf: *mut c_void, len: usize, at: i64) -> Served<usize> {
-    // SAFETY: the caller's promise; a buffer that is not there ends the copy to it (`fault`).
+    // SAFETY: the caller's promise; a buffer that is not mapped ends the copy to it (`fault`).
     unsafe { used.file().read_at(buf.cast(), len, at) }
 }
 
-/// Writes from a buffer of a caller.
+/// Writes from a caller's buffer.
 #[inline]
 pub fn write_at(used: &Used, buf: *const c_void, len: usize, at: i64, at_end: bool) -> Served<usize> {
     if !fault::readable(buf, len) {
@@ -88,7 +90,7 @@ pub fn write_at(used: &Used, buf: *const c_void, len: usize, at: i64, at_end: bo
         true => i64::MAX,
         false => i64::try_from(len).map_or(i64::MAX, |len| at.saturating_add(len)),
     })?;
-    // SAFETY: the caller's promise; a buffer that is not there ends the copy from it (`fault`).
+    // SAFETY: the caller's promise; a buffer that is not mapped ends the copy from it (`fault`).
     unsafe { used.file().write_at(used, buf.cast(), len, at, at_end) }.map(|done| done.map(|(n, _)| n))
 }
 
@@ -159,14 +161,14 @@ positional! {
     pread64, pwrite64;
 }
 
-/// Calls with an offset of their own go on as they are.
+/// Calls with an offset argument are passed on unchanged.
 #[inline]
 fn answer_at(used: Used, what: Count, done: Served<usize>, call: impl Fn() -> isize) -> isize {
     match done {
         Err(why) => {
             used.passed(why);
             if what == Count::Write && used.file().appends(&used) {
-                // The kernel looks at limits where it believes the end to be.
+                // The kernel checks limits against the size that it has cached.
                 Told::refresh(used.fd());
             }
             drop(used);
@@ -176,7 +178,7 @@ fn answer_at(used: Used, what: Count, done: Served<usize>, call: impl Fn() -> is
     }
 }
 
-/// As read(2) where the compiler knows how large the buffer is.
+/// As read(2), for calls where the compiler knows the buffer's size.
 ///
 /// # Safety
 /// As read(2).
@@ -193,7 +195,7 @@ pub unsafe extern "C-unwind" fn __read_chk(fd: c_int, buf: *mut c_void, len: usi
 
 macro_rules! checked {
     ($($name:ident, $plain:ident;)*) => {$(
-        /// As pread(2) where the compiler knows how large the buffer is.
+        /// As pread(2), for calls where the compiler knows the buffer's size.
         ///
         /// # Safety
         /// As pread(2).
@@ -213,15 +215,16 @@ checked! {
     __pread64_chk, pread64;
 }
 
-/// Without memory to spare the kernel does it.
+/// If there is no memory for a buffer, the kernel makes the call.
 fn room_for(whole: &mut Vec<u8>, sum: usize) -> Result<(), Passed> {
     whole.try_reserve_exact(sum.min(VECTOR_BYTES_MAX)).map_err(|_| Passed::Unserved)
 }
 
-/// Zeros. Of many the kernel gives those alone that are written to: a vector may be far longer than the file.
+/// A buffer of zeros. For a long one the kernel provides only the pages that are written: a vector may be far
+/// longer than the file.
 fn zeros(len: usize) -> Result<Vec<u8>, Passed> {
     let layout = std::alloc::Layout::array::<u8>(len.max(1)).map_err(|_| Passed::Unserved)?;
-    // SAFETY: a layout of one byte at least.
+    // SAFETY: a layout of at least one byte.
     let first = unsafe { std::alloc::alloc_zeroed(layout) };
     if first.is_null() {
         return Err(Passed::Unserved);
@@ -230,11 +233,11 @@ fn zeros(len: usize) -> Result<Vec<u8>, Passed> {
     Ok(unsafe { Vec::from_raw_parts(first, len, layout.size()) })
 }
 
-/// Vectors of so many elements need no memory, as in the kernel.
+/// A vector with at most so many elements needs no memory from the heap, as in the kernel.
 const FEW: usize = 8;
 
-/// Serves a call with a copy of its vector, whose own another thread may change meanwhile, and the length of all elements. What is wrong
-/// with it is the kernel's to say.
+/// Serves a call with a copy of its vector, because another thread may change the vector meanwhile; also
+/// passes the total length. An invalid vector is the kernel's to refuse.
 fn with_elements(
     vector: *const iovec,
     n: c_int,
@@ -251,7 +254,7 @@ fn with_elements(
             &mut many[..]
         }
     };
-    // SAFETY: room for it; a vector that is not there ends the copy (`fault`).
+    // SAFETY: the target has room; a vector that is not mapped ends the copy (`fault`).
     unsafe { copy_of_callers(parts.as_mut_ptr().cast(), vector.cast(), size_of_val(parts)) }.or_else(bad)?;
     if !parts.iter().all(|part| may_be_there(part.iov_base.addr(), part.iov_len)) {
         return Err(Passed::Unserved);
@@ -261,7 +264,7 @@ fn with_elements(
     serve(parts, sum)
 }
 
-/// A read that finds a buffer missing has moved no offset: the kernel reads the same once more.
+/// If a read meets a buffer that is not mapped, the offset has not moved: the kernel repeats the read.
 fn read_vector(
     vector: *const iovec,
     n: c_int,
@@ -277,7 +280,7 @@ fn read_vector(
             let mut rest = &whole[..n];
             for part in parts {
                 let (now, later) = rest.split_at(part.iov_len.min(rest.len()));
-                // SAFETY: the caller's promise; a buffer that is not there ends the copy to it (`fault`).
+                // SAFETY: the caller's promise; a buffer that is not mapped ends the copy to it (`fault`).
                 unsafe { copy_of_callers(part.iov_base.cast(), now.as_ptr(), now.len()) }.or_else(bad)?;
                 rest = later;
             }
@@ -307,7 +310,7 @@ fn write_vector(
         for part in parts {
             let (len, room) = (whole.len(), whole.spare_capacity_mut());
             let now = part.iov_len.min(VECTOR_BYTES_MAX - len).min(room.len());
-            // SAFETY: room for it; a buffer that is not there ends the copy (`fault`).
+            // SAFETY: the target has room; a buffer that is not mapped ends the copy (`fault`).
             unsafe { copy_of_callers(room.as_mut_ptr().cast(), part.iov_base.cast(), now) }.or_else(bad)?;
             // SAFETY: they were just copied there.
             unsafe { whole.set_len(len + now) };
@@ -382,11 +385,12 @@ vectors_at! {
     preadv64, pwritev64;
 }
 
-/// Flags of pwritev2 that change nothing here: everything is durable when it returns, and nothing is polled for.
+/// Flags of pwritev2 without effect here: every write is durable when it returns, and there is no polling.
 const FREE_FLAGS: c_int = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_HIPRI;
 
-/// `RWF_NOAPPEND` (Linux 6.9) on a descriptor that appends. The kernel's FUSE does not hand it on, and the mount would append; so it is
-/// refused as by an older kernel, also while the file is not mapped and the engine could do it.
+/// `RWF_NOAPPEND` (Linux 6.9) on an appending descriptor. The kernel's FUSE does not pass the flag on, so the
+/// mount would append. So it is refused, as by an older kernel, even while the file is not mapped and the
+/// engine could do it.
 const NO_APPEND: c_int = 0x20;
 
 fn is_refused(used: &Used, flags: c_int) -> bool {
@@ -447,7 +451,7 @@ macro_rules! vectors_with_flags {
                 _ => Err(Passed::Unserved),
             };
             if done.is_err() && flags & libc::RWF_APPEND != 0 {
-                // The kernel appends where it believes the end to be.
+                // The kernel appends at the end that it has cached.
                 Told::refresh(used.fd());
             }
             if at != -1 {

@@ -1,8 +1,9 @@
-//! Other programs in this process: exec(3). Offsets are the kernel's from then on, and what the program ignores is ignored.
+//! Other programs in this process: exec(3). From then on offsets are the kernel's, and the new program
+//! inherits ignored signals.
 //!
-//! Functions with a variable number of arguments cannot be defined in stable Rust. So those hand what stands in registers and on the stack,
-//! as the System V ABIs have it, to a function that finds the arguments there. Nothing is taken of the heap: a handler of a signal, or
-//! the child of a vfork, may call any of these.
+//! Functions with a variable number of arguments cannot be defined in stable Rust. So stubs pass the
+//! registers and the stack, by the System V ABI, to a function that finds the arguments there. No memory is
+//! taken from the heap: a signal handler, or the child of a vfork, may call any of these.
 
 use crate::{fork, memory, real, signals};
 use libc::{c_char, c_int, c_void};
@@ -14,7 +15,7 @@ unsafe extern "C" {
     static environ: Texts;
 }
 
-/// A call that executes another program if it does not fail.
+/// Runs a call that executes another program unless it fails.
 pub fn executing<T>(call: impl FnOnce() -> T) -> T {
     let errno = real::errno();
     fork::before_exec();
@@ -45,16 +46,16 @@ executing! {
     execveat(dir: c_int, path: Text, arguments: Texts, environment: Texts, flags: c_int);
 }
 
-/// Arguments in registers; the others are on the stack.
+/// Number of arguments in registers; the others are on the stack.
 #[cfg(target_arch = "x86_64")]
 const IN_REGISTERS: usize = 6;
 #[cfg(target_arch = "aarch64")]
 const IN_REGISTERS: usize = 8;
 
-/// Arguments that need no memory of the kernel's.
+/// Number of arguments that fit the stack; more need memory from the kernel.
 const FEW: usize = 256;
 
-/// Arguments of a call, wherever they stand.
+/// The arguments of a call, in registers and on the stack.
 #[derive(Clone, Copy)]
 struct Given {
     registers: Texts,
@@ -62,7 +63,7 @@ struct Given {
 }
 
 impl Given {
-    /// # Safety
+    /// # Safety The argument exists.
     /// There is such an argument.
     unsafe fn at(self, number: usize) -> Text {
         // SAFETY: the caller's promise.
@@ -74,10 +75,10 @@ impl Given {
         }
     }
 
-    /// Calls with the texts from argument `first` to the null behind them, and with the number of what stands there next.
+    /// Calls `call` with the texts from argument `first` to the null behind them, and with the index of the
+    /// next argument.
     ///
-    /// # Safety
-    /// There is a null.
+    /// # Safety The list ends with a null.
     unsafe fn list(self, first: usize, call: impl FnOnce(Texts, usize) -> c_int) -> c_int {
         // SAFETY: the caller's promise.
         let count = (0..).take_while(|at| unsafe { !self.at(first + at).is_null() }).count();
@@ -93,12 +94,12 @@ impl Given {
             }
         };
         for at in 0..count {
-            // SAFETY: room for one more than these, which is null already.
+            // SAFETY: there is room for one more than these, and the last is null already.
             unsafe { *list.add(at) = self.at(first + at) };
         }
         let done = call(list, first + count + 1);
         if let Some(more) = more {
-            // SAFETY: mapped above, and looked at by nobody else.
+            // SAFETY: mapped above, and used by no other thread.
             let _ = unsafe { rustix::mm::munmap(more.cast::<c_void>(), bytes) };
         }
         done

@@ -1,11 +1,11 @@
-//! ioctl(2): requests that the kernel answers by the offset and the size that it believes in.
+//! ioctl(2): requests that the kernel answers by its own offset and its cached size.
 
 use super::copies::{know_size, with_our_offset};
 use crate::real;
 use libc::{c_int, c_ulong, c_void};
 
-/// `FS_IOC_RESVSP`, `FS_IOC_UNRESVSP`, both once more for 64 bits, and `FS_IOC_ZERO_RANGE`: older names of fallocate(2), which may count
-/// from the offset or from the end.
+/// `FS_IOC_RESVSP`, `FS_IOC_UNRESVSP`, both again for 64 bits, and `FS_IOC_ZERO_RANGE`: older names of
+/// fallocate(2), which may count from the offset or from the end.
 const OLD_ALLOCATIONS: [c_ulong; 5] = [0x4030_5828, 0x4030_5829, 0x4030_582a, 0x4030_582b, 0x4030_5839];
 
 /// As ioctl(2).
@@ -18,7 +18,7 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_v
     counting(fd, request, || unsafe { real::ioctl(fd, request, arg) })
 }
 
-/// Makes the call; the kernel has the offset and the size for so long, if the request counts by them.
+/// Makes the call. If the request counts from the offset or the size, the kernel has ours meanwhile.
 pub fn counting<T>(fd: c_int, request: c_ulong, call: impl Fn() -> T) -> T {
     if request != libc::FIONREAD && !OLD_ALLOCATIONS.contains(&request) {
         return call();

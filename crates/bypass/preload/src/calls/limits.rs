@@ -1,7 +1,9 @@
-//! The limit of a file's size (`RLIMIT_FSIZE`): a call that may reach it is the kernel's, and so is its signal.
+//! The limit of a file's size (`RLIMIT_FSIZE`): a call that may reach it is passed to the kernel, which also
+//! sends the signal.
 //!
-//! No limit at all is the common case. It is asked for at a thread's first call and then once in a while; a program that sets limits itself
-//! is seen to do so, and from then on each call asks. What another process sets (`prlimit` with a pid) counts a little later.
+//! Usually there is no limit. That is checked at a thread's first call and then from time to time. If the
+//! program itself sets a limit, this library sees that, and from then on checks at each call. A limit that
+//! another process sets (`prlimit` with a pid) counts a little later.
 
 use super::meta::same;
 use crate::real;
@@ -10,17 +12,17 @@ use heddle_bypass::Passed;
 use libc::{c_int, pid_t};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Calls between two looks.
+/// Number of calls between two checks.
 const LOOK_EVERY: u32 = 1024;
 
-/// Has this program ever set the limit?
+/// True if this program has ever set the limit.
 static SET_HERE: AtomicBool = AtomicBool::new(false);
 
-/// Is no limit near? Else the kernel sees to it.
+/// Serves the call if no limit is near; otherwise the kernel makes it.
 #[inline]
 pub fn may_grow_to(end: impl FnOnce() -> i64) -> Result<(), Passed> {
     let left = &here().limitless_for;
-    // ORDERING: Relaxed: who sets a limit while another thread writes has no order with it anyway.
+    // ORDERING: Relaxed: a thread that sets a limit while another one writes is not ordered with it anyway.
     match left.get() {
         calls if calls > 0 && !SET_HERE.load(Relaxed) => {
             left.set(calls - 1);
@@ -42,10 +44,11 @@ fn look(end: i64) -> Result<(), Passed> {
     }
 }
 
-/// Somebody may be setting a limit.
+/// Notes that a call may be setting a limit.
 pub fn note(resource: libc::__rlimit_resource_t, changes: bool) {
     if changes && resource == libc::RLIMIT_FSIZE {
-        // ORDERING: Relaxed, as in `may_grow_to`; before the limit itself, so that nobody misses it.
+        // ORDERING: Relaxed, as in `may_grow_to`; stored before the limit itself is set, so that no thread
+        // misses it.
         SET_HERE.store(true, Relaxed);
     }
 }

@@ -1,10 +1,12 @@
-//! dlsym(3) and dlvsym(3): a program that asks the C library itself for a function that stands here gets the one here.
+//! dlsym(3) and dlvsym(3): a program that asks the C library for a function that is defined here gets ours.
 //!
-//! By default, and by a handle of the program, it gets that anyway: this library comes first. By a handle of the C library, or of one that
-//! needs it, it would get the C library's, which knows no offset of ours. RTLD_NEXT means what stands behind the library that
-//! asks: if that library has a function of the name itself, ours calls it, and it must not get ours.
+//! By default, and with a handle of the program, it gets ours anyway, because this library comes first. With
+//! a handle of the C library, or of a library that needs it, it would get the C library's function, which
+//! does not know our offset. RTLD_NEXT means the libraries behind the one that asks. If that library itself
+//! defines the function, ours calls it, so it must not get ours.
 //!
-//! The loader tells who asks by the address to which its function returns. So a question that is the loader's to answer is jumped to.
+//! The loader identifies the asking library by the return address. So a question for the loader is answered
+//! by a jump to it.
 
 use crate::loader::{Object, behind_us, c_library, object_of, ours};
 use libc::{c_char, c_void};
@@ -12,7 +14,7 @@ use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 
-/// What was found; or, if `jumps`, whom to ask.
+/// The address found; or, if `jumps`, the function to jump to.
 #[repr(C)]
 struct Answer {
     address: *mut c_void,
@@ -70,7 +72,8 @@ unsafe fn answer(
     }
 }
 
-/// Does one who asks from there, and has no function of this name, find the C library's?
+/// Returns true if a library at that address, which does not define this name, would find the C library's
+/// function.
 fn is_next_of(library: &Object, name: &CStr, from: usize) -> bool {
     let Some(asks) = object_of(from).filter(|object| object.function(name).is_none()) else { return false };
     asks.later()

@@ -1,4 +1,4 @@
-//! Sizes, times, places: what belongs to a descriptor besides its data.
+//! Calls on a descriptor's attributes: sizes, times, offsets.
 
 use super::cancel::point;
 use super::limits::may_grow_to;
@@ -8,7 +8,7 @@ use crate::table::{Used, passing, passing_at, using};
 use heddle_bypass::{Errno, Passed, RangeOp, Served};
 use libc::{c_int, stat};
 
-/// Serves a call on a file of ours; what cannot be served, or is no file of ours, goes to `call`.
+/// Serves a call on a file of ours. Calls that cannot be served, or are on another file, go to `call`.
 fn served<T>(
     fd: c_int,
     what: Count,
@@ -76,7 +76,7 @@ fn seek(fd: c_int, at: i64, whence: c_int, call: &dyn Fn() -> i64) -> i64 {
         }
         Err(why) => {
             used.passed(why);
-            // An engine that cannot tell where data is: the kernel can, with our offset.
+            // If the engine cannot tell where data is, the kernel can, with our offset.
             let done = used.file().with_kernel_offset(&used, call);
             drop(used);
             done.unwrap_or_else(|| seek(fd, at, whence, call))
@@ -117,14 +117,15 @@ same! {
         }
     }
 }
-// As sync_file_range(2): everything is durable already.
+// As sync_file_range(2): every write is durable already.
 same! {
     [sync_file_range] (fd: c_int, at: i64, len: i64, flags: u32) {
         |call: _| served(fd, Count::Sync, |used| if at < 0 || len < 0 { Err(Passed::Unserved) } else { used.file().sync(true) },
             zero_or_errno, call)
     }
 }
-/// As readahead(2): there is no page cache to fill. The kernel would fill its own, and pages of it take a file away from us.
+/// As readahead(2): we have no page cache to fill. The kernel would fill its own, and then its cached pages
+/// would end our service of the file.
 ///
 /// # Safety
 /// As readahead(2).
@@ -135,7 +136,7 @@ pub unsafe extern "C-unwind" fn readahead(fd: c_int, at: i64, len: usize) -> isi
     served(fd, Count::Advise, |used| used.file().unmapped(), zero_or_errno, call) as isize
 }
 
-// As posix_fadvise(2), which gives the error and does not set errno; for the same reason.
+// As posix_fadvise(2), which returns the error and does not set errno; for the same reason.
 same! {
     [posix_fadvise posix_fadvise64] (fd: c_int, at: i64, len: i64, advice: c_int) {
         |call: _| served(fd, Count::Advise, |used| advise(used, len, advice), |done| done.err().map_or(0, Errno::raw_os_error), call)
@@ -162,7 +163,7 @@ same! {
         |call: _| served(fd, Count::Resize, |used| allocate(used, mode, at, len), zero_or_errno, call)
     }
 }
-// As posix_fallocate(3), which gives the error and does not set errno.
+// As posix_fallocate(3), which returns the error and does not set errno.
 same! {
     [posix_fallocate posix_fallocate64] (fd: c_int, at: i64, len: i64) {
         |call: _| served(fd, Count::Resize, |used| allocate(used, 0, at, len),
@@ -179,7 +180,8 @@ fn allocate(used: &Used, mode: c_int, at: i64, len: i64) -> Served<()> {
         PUNCH => RangeOp::Punch,
         libc::FALLOC_FL_ZERO_RANGE => RangeOp::Zero { keep_size: false },
         ZERO_KEEP => RangeOp::Zero { keep_size: true },
-        // Cutting out and inserting too: the kernel's FUSE refuses them, and must be asked while somebody has the file mapped.
+        // Including collapse and insert: the kernel's FUSE refuses them, and must be asked while the file is
+        // mapped.
         _ => return Err(Passed::Unserved),
     };
     may_grow_to(|| at.saturating_add(len))?;

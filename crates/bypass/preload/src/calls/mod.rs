@@ -1,4 +1,4 @@
-//! The exported functions, by what they do.
+//! The exported functions, grouped by their effect.
 
 mod aio;
 pub mod cancel;

@@ -1,11 +1,12 @@
-//! Other names of the C library for functions that stand here: a program that calls one of them calls the same function.
+//! Other names of the C library for functions that are defined here: a program that uses one of them calls
+//! the same function.
 //!
-//! Each name jumps to the function, so that arguments, answer and a second return (vfork) are that function's own. A test compares this
-//! list with the names that the C library has.
+//! Each name jumps to the function, so that arguments, result and a second return (vfork) are that
+//! function's. A test compares this list with the names in the C library.
 
 macro_rules! names {
     ($($name:ident: $($function:ident)::+;)*) => {$(
-        /// As the function that it jumps to.
+        /// As the function to which it jumps.
         ///
         /// # Safety
         /// As that function.

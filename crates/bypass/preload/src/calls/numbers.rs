@@ -1,4 +1,4 @@
-//! What happens to descriptor numbers: closed, duplicated, handed out for something else.
+//! Changes of descriptor numbers: closed, duplicated, reused.
 
 use crate::numbers::{duplicating, replacing};
 use crate::real;
@@ -12,7 +12,7 @@ use libc::{c_char, c_int, c_void};
 /// As close(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    // First: the number may be another thread's as soon as it is closed.
+    // First: as soon as the number is closed, another thread may get it.
     forget(fd);
     // SAFETY: the caller's promise.
     unsafe { real::close(fd) }
@@ -29,7 +29,7 @@ pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int)
     unsafe { real::close_range(first, last, flags) }
 }
 
-/// What close_range(2) is about to do; nothing, where the kernel refuses it.
+/// Removes the numbers that close_range(2) is about to close; none if the kernel will refuse the call.
 pub fn before_close_range(first: u32, last: u32, flags: c_int) {
     const UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE as c_int;
     const CLOEXEC: c_int = libc::CLOSE_RANGE_CLOEXEC as c_int;
@@ -44,8 +44,8 @@ pub fn before_close_range(first: u32, last: u32, flags: c_int) {
     }
 }
 
-/// From now on a number does not mean the same file to all who share this memory, or who do not share it close and open numbers of this
-/// process: one table cannot say what a number is, so the kernel has all files, for ever.
+/// From now on a number may mean different files for threads that share this memory; or a process with other
+/// memory shares the descriptors. One table cannot describe that, so the kernel serves all files from now on.
 pub fn numbers_part() {
     let _gone = let_go();
 }
@@ -111,7 +111,7 @@ pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, arg: usize) -
     control(fd, command, arg, || unsafe { real::fcntl64(fd, command, arg) })
 }
 
-/// As fcntl(2), with `call` for the kernel's part.
+/// As fcntl(2); `call` makes the kernel's part.
 pub fn control(fd: c_int, command: c_int, arg: usize, call: impl Fn() -> c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicating(fd, call),
@@ -125,7 +125,7 @@ pub fn control(fd: c_int, command: c_int, arg: usize, call: impl Fn() -> c_int) 
             };
             holding(fd).and_then(|used| (&used).while_ours(|_| set(&used))).unwrap_or_else(call)
         }
-        // These may count from the present offset or from the end, which the kernel must then know.
+        // These may count from the present offset or from the end, so the kernel needs both.
         libc::F_SETLK
         | libc::F_SETLKW
         | libc::F_GETLK
@@ -145,10 +145,10 @@ pub fn control(fd: c_int, command: c_int, arg: usize, call: impl Fn() -> c_int) 
     }
 }
 
-/// Where a lock is counted from.
+/// The position from which a lock is counted.
 fn counts_from(arg: usize) -> Option<c_int> {
     let lock = std::ptr::with_exposed_provenance::<libc::flock>(arg);
-    // SAFETY: it is made of numbers.
+    // SAFETY: the type consists of numbers.
     unsafe { crate::fault::load(lock) }.map(|lock| lock.l_whence.into())
 }
 
@@ -174,14 +174,14 @@ pub unsafe extern "C-unwind" fn lockf64(fd: c_int, command: c_int, len: i64) -> 
     unsafe { real::lockf64(fd, command, len) }
 }
 
-/// From now on the kernel has the offset.
+/// From now on the offset is the kernel's.
 pub fn give_away(fd: c_int) {
     if let Some(used) = holding(fd) {
         used.file().give_offset_away(&used);
     }
 }
 
-/// As pidfd_getfd(2): the number may be one of this very process.
+/// As pidfd_getfd(2): the number may belong to this very process.
 ///
 /// # Safety
 /// As pidfd_getfd(2).
@@ -196,7 +196,7 @@ pub unsafe extern "C-unwind" fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: u32)
     new
 }
 
-/// Functions that make numbers 0 to 2 mean something else, where it is not seen.
+/// Functions that give numbers 0 to 2 another meaning inside the C library.
 macro_rules! standard {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(
         /// As the C library's.
@@ -218,7 +218,7 @@ standard! {
     login_tty(fd: c_int);
 }
 
-/// As forkpty(3): in the child the terminal takes numbers 0 to 2.
+/// As forkpty(3): in the child the terminal gets numbers 0 to 2.
 ///
 /// # Safety
 /// As forkpty(3).
@@ -264,7 +264,8 @@ pub unsafe extern "C-unwind" fn openpty(
     done
 }
 
-/// Other functions that hand out numbers: should one of ours have been closed behind our back, its number means this now.
+/// Other functions that return new numbers: if one of ours was closed without our knowledge, its number has
+/// this new meaning.
 macro_rules! fresh {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(
         /// As the C library's.

@@ -1,4 +1,4 @@
-//! Opening: the kernel opens, then the descriptor is taken up if it is a heddle file.
+//! Opening: the kernel opens the file; then this library takes it up if it is on a heddle mount.
 
 use crate::real;
 use crate::table::opened;
@@ -7,7 +7,7 @@ use libc::{c_char, c_int, mode_t};
 const CREATED: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 const TEMPORARY: c_int = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
 
-/// The mode is an argument of a variable list: where it was not given, nobody reads what stands in its place.
+/// The mode is a variadic argument: if it was not passed, its value is not used.
 macro_rules! opening {
     ($($name:ident($($arg:ident: $type:ty),*), $flags:expr;)*) => {$(
         /// As the C library's.

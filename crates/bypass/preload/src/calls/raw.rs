@@ -1,6 +1,6 @@
-//! syscall(2): what it does to numbers, offsets and children is seen to; the rest is none of our business.
+//! syscall(2): its effects on numbers, offsets and children are handled; the call itself goes to the kernel.
 //!
-//! Data calls made this way go through the mount. Those that use the offset take it from us, for good.
+//! Data calls made this way go through the mount. Those that use the offset give it to the kernel, for ever.
 
 use super::children::{before_clone, before_copy, before_sending, before_sending_all, forking};
 use super::exec::executing;
@@ -59,7 +59,8 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
     done
 }
 
-/// The flags of a child with a memory of its own, on its parent's stack. One with another stack does not return to us.
+/// The clone flags of a child with memory of its own, on its parent's stack. A child on another stack does
+/// not return here.
 fn copies_memory(n: i64, a: i64, b: i64) -> Option<u64> {
     let (flags, stack) = match n {
         #[cfg(target_arch = "x86_64")]

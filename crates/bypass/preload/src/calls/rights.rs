@@ -1,23 +1,25 @@
-//! Rights: who has mapped an image, and then becomes somebody who may not, lets go of it.
+//! Rights: a process that has mapped an image and then loses rights must unmap it.
 //!
-//! What the kernel checks at an open, it would check anew for the lesser user; of a mapping it checks nothing any more. So a call that
-//! changes what this process may do gives all files to the kernel and unmaps the images (`table::let_go`): for as long as the process
-//! lives, since threads may differ in their rights. Another program that it executes attaches by its own.
+//! At an open the kernel would check the new, lesser rights; for an existing mapping it checks nothing. So a
+//! call that changes the process's rights gives all files to the kernel and unmaps the images
+//! (`table::let_go`). That lasts as long as the process lives, since its threads may have different rights.
+//! Another program that it executes attaches with its own rights.
 //!
-//! Ids and capabilities are compared before and after: a call that changes nothing, or fails, costs nothing more. Sandboxes (filters,
-//! namespaces, another root) cannot be compared, so the image goes first, whatever comes of the call.
+//! Ids and capabilities are compared before and after: a call that changes nothing, or fails, has no further
+//! effect. Sandboxes (filters, namespaces, another root) cannot be compared, so the images are unmapped
+//! before the call, even if it fails.
 
 use super::meta::same;
 use crate::thread::here;
 use crate::{memory, real, table};
 use libc::{c_char, c_int, c_long, c_void, gid_t};
 
-/// What decides about files, of the calling thread.
+/// The rights of the calling thread to files.
 #[derive(PartialEq, Eq)]
 struct Rights {
-    /// Effective and file system's ids, users then groups.
+    /// Effective and file system ids, users then groups.
     ids: [i64; 4],
-    /// Of the supplementary groups.
+    /// A sum over the supplementary groups.
     groups: u64,
     effective: [u32; 2],
 }
@@ -26,9 +28,9 @@ const CAPABILITIES_3: u32 = 0x2008_0522;
 const GROUPS_MAX: usize = 65536;
 
 impl Rights {
-    /// `None`: it cannot be told.
+    /// The present rights; `None`: unknown.
     fn now() -> Option<Rights> {
-        // SAFETY: neither takes a pointer; an id that nobody can have changes nothing.
+        // SAFETY: neither takes a pointer; an impossible id changes nothing.
         let fs = [libc::SYS_setfsuid, libc::SYS_setfsgid].map(|n| unsafe { call(n, [-1, 0, 0]) });
         // SAFETY: neither takes a pointer.
         let [user, group] = [libc::SYS_geteuid, libc::SYS_getegid].map(|n| unsafe { call(n, [0; 3]) });
@@ -42,23 +44,24 @@ impl Rights {
     }
 }
 
-/// A sum of the groups that the kernel keeps sorted. Not from the heap: a handler of a signal may change rights.
+/// A sum over the groups, which the kernel keeps sorted. No memory from the heap: a signal handler may change
+/// rights.
 fn groups() -> Option<u64> {
     let bytes = GROUPS_MAX * size_of::<gid_t>();
     let at = memory::pages(bytes)?;
-    // SAFETY: room for as many groups as there can be.
+    // SAFETY: room for the largest number of groups.
     let count = unsafe { call(libc::SYS_getgroups, [GROUPS_MAX as i64, at.expose_provenance() as i64, 0]) };
     let count = usize::try_from(count).ok()?.min(GROUPS_MAX);
-    // SAFETY: the kernel has written so many, and zeros are groups too.
+    // SAFETY: the kernel has written this many, and zeros are valid groups too.
     let groups = unsafe { std::slice::from_raw_parts(at.cast::<gid_t>(), count) };
     let step = |sum: u64, group: &gid_t| (sum ^ u64::from(*group)).wrapping_mul(0x0000_0100_0000_01b3);
     let sum = groups.iter().fold(0xcbf2_9ce4_8422_2325 ^ count as u64, step);
-    // SAFETY: mapped above, and looked at by nobody else.
+    // SAFETY: mapped above, and used by no other thread.
     let _ = unsafe { rustix::mm::munmap(at, bytes) };
     Some(sum)
 }
 
-/// The kernel's answer, errno as it was.
+/// The kernel's answer, with errno unchanged.
 unsafe fn call(n: c_long, args: [i64; 3]) -> i64 {
     let errno = real::errno();
     // SAFETY: the caller's promise.
@@ -67,14 +70,15 @@ unsafe fn call(n: c_long, args: [i64; 3]) -> i64 {
     done
 }
 
-/// A call that may change ids or capabilities.
+/// Runs a call that may change ids or capabilities.
 pub fn changing<T>(call: impl FnOnce() -> T) -> T {
     if here().is_vfork_child() {
         return call();
     }
     let before = table::any_engine().then(Rights::now);
     let done = call();
-    // Another thread may have mapped the first one meanwhile, by the rights of before.
+    // If there was no image before, another thread may have mapped the first one meanwhile, with the old
+    // rights.
     let lost = before.is_none_or(|before| before.is_none() || before != Rights::now());
     if lost && table::any_engine() {
         let errno = real::errno();
@@ -84,14 +88,14 @@ pub fn changing<T>(call: impl FnOnce() -> T) -> T {
     done
 }
 
-/// A call that shuts this process in.
+/// Runs a call that confines this process.
 pub fn shutting_in<T>(call: impl FnOnce() -> T) -> T {
     let _gone = table::let_go();
     call()
 }
 
-/// A call that locks all that is mapped. What is mapped of an image and of a mount's memory would be locked, and made where it is none, to
-/// its last page: better is nothing, as where memory cannot be locked.
+/// Runs a call that locks all mapped memory. It would lock the mapped image and arena to their last page, and
+/// allocate missing pages. So it fails, as where memory cannot be locked.
 fn locking<T: From<i8>>(call: impl FnOnce() -> T) -> T {
     table::take_up_nothing_more();
     if table::let_go() {
@@ -101,8 +105,8 @@ fn locking<T: From<i8>>(call: impl FnOnce() -> T) -> T {
     T::from(-1)
 }
 
-/// A call behind which nothing may be attached to. Behind a filter of system calls what attaching takes (a socket, an ioctl) may end the
-/// program.
+/// Runs a call after which no attach may be tried: behind a filter of system calls, the calls of an attach (a
+/// socket, an ioctl) may kill the program.
 fn filtering<T>(call: impl FnOnce() -> T) -> T {
     table::take_up_nothing_more();
     shutting_in(call)
@@ -116,17 +120,19 @@ fn shutting_in_if<T>(shuts: bool, call: impl FnOnce() -> T) -> T {
     if shuts { shutting_in(call) } else { call() }
 }
 
-/// Does this call of prctl(2) set a filter of system calls? No other changes what counts at once.
+/// Returns true if this prctl(2) sets a filter of system calls. No other option changes rights at once.
 fn filters(option: i64) -> bool {
     option == i64::from(libc::PR_SET_SECCOMP)
 }
 
-/// Does unshare(2) with these flags take rights away, or part this thread's numbers from the others' (`numbers_part`)?
+/// Returns true if unshare(2) with these flags removes rights, or separates this thread's descriptors from
+/// the others' (`numbers_part`).
 fn loses(flags: i64) -> bool {
     flags & i64::from(libc::CLONE_NEWUSER | libc::CLONE_FILES) != 0
 }
 
-/// As [`changing`] and [`shutting_in`], for a number of syscall(2); `None`: it does neither.
+/// As [`changing`] and [`shutting_in`], for a number of syscall(2). `Err`: it does neither; the call is
+/// returned.
 pub fn by_number(n: i64, a: i64, call: impl FnOnce() -> i64) -> Result<i64, impl FnOnce() -> i64> {
     match n {
         libc::SYS_setuid
@@ -150,7 +156,7 @@ pub fn by_number(n: i64, a: i64, call: impl FnOnce() -> i64) -> Result<i64, impl
     }
 }
 
-// As the C library's, which changes the ids of all threads.
+// As the C library's functions, which change the ids of all threads.
 same! { [setuid setgid seteuid setegid setfsuid setfsgid] (id: u32) { changing } }
 // As setreuid(2).
 same! { [setreuid setregid] (real: u32, effective: u32) { changing } }

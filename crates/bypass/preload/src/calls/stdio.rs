@@ -1,4 +1,5 @@
-//! stdio, traces and programs that are started: they use descriptors by ways of their own, with the kernel's offset.
+//! stdio, traces and started programs: the C library uses descriptors internally there, with the kernel's
+//! offset.
 
 use super::copies::with_our_offset;
 use super::numbers::give_away;
@@ -23,7 +24,7 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut F
     unsafe { real::fdopen(fd, mode) }
 }
 
-/// As fclose(3), which closes the number where we do not see it.
+/// As fclose(3), which closes the number inside the C library.
 ///
 /// # Safety
 /// As fclose(3).
@@ -39,7 +40,7 @@ pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     unsafe { real::fclose(stream) }
 }
 
-/// The number a stream was given means this stream now.
+/// The number now belongs to this new stream.
 fn fresh(stream: *mut FILE) -> *mut FILE {
     if !stream.is_null() {
         // SAFETY: a stream that the C library has just made.
@@ -115,7 +116,7 @@ pub unsafe extern "C-unwind" fn opendir(path: *const c_char) -> *mut DIR {
 
 macro_rules! tracing {
     ($($name:ident),*) => {$(
-        /// As backtrace_symbols_fd(3), which writes where we do not see it.
+        /// As backtrace_symbols_fd(3), which writes inside the C library.
         ///
         /// # Safety
         /// As backtrace_symbols_fd(3).
@@ -150,7 +151,7 @@ pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     handing_on(|| unsafe { real::system(command) })
 }
 
-/// As posix_spawn(3): its file actions may hand on any descriptor.
+/// As posix_spawn(3): its file actions may pass on any descriptor.
 ///
 /// # Safety
 /// As posix_spawn(3).
@@ -186,7 +187,7 @@ pub unsafe extern "C-unwind" fn posix_spawnp(
     handing_on(|| unsafe { real::posix_spawnp(pid, path, actions, attributes, argv, env) })
 }
 
-/// As wordexp(3), which has a shell find out what commands among the words say.
+/// As wordexp(3), which starts a shell for commands among the words.
 ///
 /// # Safety
 /// As wordexp(3).
