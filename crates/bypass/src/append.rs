@@ -1,8 +1,8 @@
-//! `O_APPEND` of an open file description: all its holders share it.
+//! `O_APPEND` of an open file description, which all processes that hold it share.
 //!
-//! State       a word: off, on, or "ask the kernel". This process's own until the first fork; then it lies in a page that parent and
-//!             child share, and either sees at once what the other sets. A process that hands the open file to a program
-//!             that does not know of the word (exec, a socket) sets it to "ask", for all its holders.
+//! State       one word: off, on, or "ask the kernel". Before the first fork the word is private to this process. Then it lies in a page
+//!             that parent and child share, and each sees at once what the other sets. A process that passes the open file to a program
+//!             without this library (exec, a socket) sets the word to "ask the kernel", for all holders.
 
 use crate::number::Number;
 use crate::words::{self, Words};
@@ -14,25 +14,26 @@ const OFF: u8 = 0;
 const ON: u8 = 1;
 const ASK: u8 = 2;
 
-/// See the module.
+/// `O_APPEND` of one open file (see the module).
 pub struct Append {
     own: AtomicU8,
     shared: AtomicPtr<AtomicU8>,
 }
 
 impl Append {
-    /// As a file was opened.
+    /// The flag as the file was opened.
     pub const fn new(on: bool) -> Append {
         Append { own: AtomicU8::new(if on { ON } else { OFF }), shared: AtomicPtr::new(null_mut()) }
     }
 
     #[inline]
     fn word(&self) -> &AtomicU8 {
-        // SAFETY: null, or a word of a page that is mapped until `close` (P1).
+        // SAFETY: null, or a word of a page that stays mapped until `close` (P1).
         unsafe { self.shared.load(SeqCst).as_ref() }.unwrap_or(&self.own)
     }
 
-    /// Do writes go to the end? `None`: it is the kernel's to say, and the number means something else by now.
+    /// Returns true if writes go to the end of the file. Returns `None` if the number no longer means this
+    /// file and the kernel must answer.
     #[inline]
     pub fn is_on(&self, number: impl Number) -> Option<bool> {
         match self.word().load(SeqCst) {
@@ -42,25 +43,26 @@ impl Append {
         }
     }
 
-    /// It was set or taken away with fcntl(2), by this process.
+    /// Records that this process has set or cleared the flag with fcntl(2).
     pub fn set(&self, on: bool) {
         let to = if on { ON } else { OFF };
         let _asks = self.word().fetch_update(SeqCst, SeqCst, |now| (now != ASK).then_some(to));
     }
 
-    /// A program that does not know of the word is to have the open file too.
+    /// Makes every holder ask the kernel from now on: a program without this library is about to get the open
+    /// file.
     pub fn ask_from_now_on(&self) {
         self.word().store(ASK, SeqCst);
     }
 
-    /// A child is to have the open file too.
+    /// Moves the word into a shared page: a child is about to get the open file.
     pub fn share(&self, words: &mut Words) {
         if !self.shared.load(SeqCst).is_null() || self.own.load(SeqCst) == ASK {
             return;
         }
         match words.next() {
             Some(word) => {
-                // SAFETY: within a mapped page, and nobody else's.
+                // SAFETY: within a mapped page, and no other thread knows the word yet.
                 unsafe { &*word }.store(self.own.load(SeqCst), SeqCst);
                 self.shared.store(word, SeqCst);
             }
@@ -68,7 +70,7 @@ impl Append {
         }
     }
 
-    /// The file is closed in this process.
+    /// Releases the word: this process has closed the file.
     pub fn close(&self) {
         let word = self.shared.swap(null_mut(), SeqCst);
         if !word.is_null() {
@@ -76,10 +78,10 @@ impl Append {
         }
     }
 
-    /// Is it certain that no other process has the open file any more?
+    /// Returns true if it is certain that no other process has the open file.
     pub fn is_this_process_alone(&self) -> bool {
         let word = self.shared.load(SeqCst);
-        // In this order: a child that hands the file on sets the word before its own page goes.
+        // In this order: a child that passes the file on sets the word before its own page goes.
         !word.is_null() && words::are_ours_alone(word) && self.word().load(SeqCst) != ASK
     }
 }

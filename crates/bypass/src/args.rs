@@ -1,13 +1,14 @@
-//! Arguments of a call: which are served, and which go to the kernel because it alone knows in what order it refuses.
+//! Arguments of a call: which are served, and which go to the kernel. Only the kernel knows which of several
+//! errors comes first.
 
 use rustix::io::Errno;
 
-/// Longest single call, as the kernel's.
+/// The longest single call, as in the kernel.
 pub const CALL_BYTES_MAX: usize = 0x7fff_f000;
-/// No buffer of a program ends behind this: the kernel refuses it before it looks at anything else.
+/// No buffer of a program ends behind this address: the kernel refuses such a buffer before any other check.
 const BUFFERS_END: usize = (1 << 47) - if cfg!(target_arch = "x86_64") { 4096 } else { 0 };
 
-/// Where a transfer begins and how long it is; `None`: the kernel says what is wrong with it.
+/// The start and length of a transfer. Returns `None` if the kernel must report what is wrong with it.
 #[inline]
 pub fn transfer(buf: usize, len: usize, offset: i64) -> Option<(u64, usize)> {
     let from = u64::try_from(offset).ok()?;
@@ -17,13 +18,14 @@ pub fn transfer(buf: usize, len: usize, offset: i64) -> Option<(u64, usize)> {
     large(buf, len, offset).then_some((from, len.min(CALL_BYTES_MAX)))
 }
 
-/// May a buffer of a program lie there? Else the kernel refuses it before it looks at anything else, however short it is.
+/// Returns true if a buffer of a program may lie there. The kernel refuses any other before its other checks,
+/// whatever the length.
 #[inline]
 pub fn may_be_there(buf: usize, len: usize) -> bool {
     buf.checked_add(len).is_some_and(|end| end <= BUFFERS_END)
 }
 
-/// A call that moves nothing; `None`: the kernel says what is wrong with it.
+/// The result of a call that moves nothing. Returns `None` if the kernel must report what is wrong with it.
 #[cold]
 pub fn nothing(buf: usize) -> Option<usize> {
     may_be_there(buf, 0).then_some(0)
@@ -34,7 +36,7 @@ fn large(buf: usize, len: usize, offset: i64) -> bool {
     may_be_there(buf, len) && i64::try_from(len).is_ok_and(|len| offset.checked_add(len).is_some())
 }
 
-/// Where lseek(2) goes from `base` (nothing, the present offset or the end).
+/// The offset that lseek(2) reaches from `base`: 0, the present offset or the end.
 pub fn seek_to(base: u64, offset: i64) -> Result<u64, Errno> {
     let to = i128::from(base) + i128::from(offset);
     i64::try_from(to).ok().and_then(|to| u64::try_from(to).ok()).ok_or(Errno::INVAL)

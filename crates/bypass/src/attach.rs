@@ -1,10 +1,12 @@
-//! Which mounts are ours, and the engine of each.
+//! The mounts that programs have met, and the engine of each heddle mount.
 //!
-//! State       a list that only grows, one entry a mount that a descriptor was seen of: ours with its engine, not ours, or refused.
-//! Invariants  A1  an entry is never freed. One that was refused becomes ours at most once; an engine is let go of at most once.
-//!             A2  no file of an engine is open, and none is being opened, when that engine is let go of ([`Attachments::let_go`]).
+//! State       a list that only grows, with one entry per mount of which a descriptor was seen: heddle's with its engine, foreign, or
+//!             refused.
+//! Invariants  A1  an entry is never freed. A refused entry attaches at most once; an engine is detached at most once.
+//!             A2  when an engine is detached, none of its files is open or being opened ([`Attachments::let_go`]).
 //!
-//! A mount is known by its device and its unique number, so that another file system that gets the same device later is another.
+//! A mount is known by its device and its unique number: a later file system with the same device number is
+//! another mount.
 
 use crate::process::{process, this_is_another};
 use crate::tell::Told;
@@ -17,13 +19,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What statfs(2) calls a FUSE mount, ours or another's.
+/// The magic number that statfs(2) gives for every FUSE mount.
 const FUSE_MAGIC: i64 = 0x6573_5546;
-/// So long after a refusal nobody asks again.
+/// After a refusal no thread asks again for this time.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// A refusal that took long is not asked for again before so many times that time.
+/// The waiting time after a refusal is at least this many times the time that the refusal took.
 const AGAIN_AFTER_TIMES: u32 = 20;
-/// While a thread asks again no other does; should it end within, another one does after this time.
+/// While one thread asks again, no other does. If that thread ends meanwhile, another may ask after this
+/// time.
 const ASKING_MAX: Duration = Duration::from_secs(30);
 
 /// A mount whose engine this process has attached to.
@@ -33,11 +36,12 @@ pub struct Attachment {
     gone: AtomicBool,
     /// Device number of the mount, as `st_dev`.
     pub dev: u64,
-    /// The process that has mapped all of the image: a forked one has none of its parent's pages.
+    /// The process that has mapped the whole image. A forked child has none of its parent's page tables.
     mapped_by: AtomicU32,
 }
 
-// SAFETY: the engine is shared by reference; it is changed once, by `let_go`, while nobody has a reference (A2).
+// SAFETY: threads share the engine by reference. Only `let_go` changes it, once, while no reference exists
+// (A2).
 unsafe impl Sync for Attachment {}
 
 impl Attachment {
@@ -50,11 +54,12 @@ impl Attachment {
     #[inline]
     pub fn fs(&self) -> &NvmFs {
         debug_assert!(!self.gone.load(Ordering::SeqCst));
-        // SAFETY: A2: the caller has a file of it, or is opening one.
+        // SAFETY: A2: the caller has a file of this engine open, or is opening one.
         unsafe { &*self.fs.get() }
     }
 
-    /// With `HEDDLE_PREFAULT=1` maps all of the image, once a process: its first stores to each part then cost what later ones do.
+    /// With `HEDDLE_PREFAULT=1` maps the whole image, once per process: first stores then cost no page
+    /// faults.
     pub fn prefault(&self) {
         static ASKED: OnceLock<bool> = OnceLock::new();
         let asked =
@@ -65,14 +70,14 @@ impl Attachment {
     }
 }
 
-/// What is known of a mount.
+/// The answer for one mount.
 #[derive(Clone, Copy)]
 pub enum Found {
-    /// It is ours.
+    /// A heddle mount, with its engine.
     Ours(&'static Attachment),
-    /// It is another file system's.
+    /// A mount of another file system.
     Foreign,
-    /// It is ours, but its engine is out of reach: the text says why.
+    /// A heddle mount whose engine this process cannot reach: the text gives the reason.
     Refused(&'static str),
 }
 
@@ -80,15 +85,15 @@ struct Entry {
     dev: u64,
     mount: u64,
     first: Found,
-    /// The engine of one that was refused at first; null: it still is.
+    /// The engine of a mount that was refused first; null while it still is.
     later: AtomicPtr<Attachment>,
-    /// When one that was refused is asked again, by [`now_ms`].
+    /// The time ([`now_ms`]) from which a refused mount is asked again.
     again_ms: AtomicU64,
     next: *const Entry,
 }
 
 impl Entry {
-    /// Without regard to whether its engine was let go of.
+    /// The answer, whether or not the engine was detached since.
     fn attached(&self) -> Found {
         // ORDERING: Acquire, pairs with the Release in `ask_again`.
         match (self.first, self.later.load(Ordering::Acquire)) {
@@ -105,12 +110,13 @@ impl Entry {
         }
     }
 
-    /// Was it refused, and so long ago that it is to be asked again?
+    /// Returns true if the mount was refused and it is time to ask again.
     fn is_due(&self) -> bool {
         matches!(self.attached(), Found::Refused(_)) && now_ms() >= self.again_ms.load(Ordering::SeqCst)
     }
 
-    /// Asks once more: the daemon may have had no descriptor left, the program may have the rights by now.
+    /// Asks a refused mount again. Its daemon may have run out of descriptors then, or the program has more
+    /// rights now.
     fn ask_again(&self, told: &Told, fd: BorrowedFd<'_>) -> Found {
         let (due, began) = (self.again_ms.load(Ordering::SeqCst), now_ms());
         let claimed = began + ASKING_MAX.as_millis() as u64;
@@ -119,10 +125,11 @@ impl Entry {
         if mine {
             match look(told, fd) {
                 Ok(Found::Ours(at)) => {
-                    // ORDERING: Release: a thread that sees it attached sees the engine.
+                    // ORDERING: Release: a thread that sees the attachment sees the engine.
                     self.later.store(std::ptr::from_ref(at).cast_mut(), Ordering::Release);
                 }
-                // What the first refusal said is kept: what all of them say would be kept for ever.
+                // Only the first refusal's text is kept: texts live for ever, and their number must stay
+                // bounded.
                 Ok(_) | Err(_) => self.again_ms.store(after(began), Ordering::SeqCst),
             }
         }
@@ -130,13 +137,13 @@ impl Entry {
     }
 }
 
-/// A clock that never goes back.
+/// A monotonic clock.
 fn now_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
-/// When a refusal that was begun then, and has just ended, is asked for again.
+/// The time from which to ask again after a refusal that began at `began_ms` and has just ended.
 fn after(began_ms: u64) -> u64 {
     let now = now_ms();
     now + (AGAIN_AFTER.as_millis() as u64).max(now.saturating_sub(began_ms) * u64::from(AGAIN_AFTER_TIMES))
@@ -157,12 +164,13 @@ impl Default for Attachments {
 }
 
 impl Attachments {
-    /// None yet.
+    /// An empty list.
     pub const fn new() -> Attachments {
         Attachments { first: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The mount of a descriptor, if one of it was seen before and need not be asked again. Takes no lock and allocates nothing.
+    /// The mount of a descriptor, if it was seen before and is not to be asked again. Takes no lock and
+    /// allocates nothing.
     pub fn known(&self, told: &Told) -> Option<Found> {
         self.entry(told).filter(|e| !e.is_due()).map(Entry::found)
     }
@@ -171,37 +179,38 @@ impl Attachments {
         self.entries().find(|e| (e.dev, e.mount) == (told.dev, told.mount))
     }
 
-    /// Is an engine mapped into this process?
+    /// Returns true if an engine is mapped into this process.
     pub fn any(&self) -> bool {
         self.entries().any(|e| matches!(e.found(), Found::Ours(_)))
     }
 
-    /// Unmaps every engine: files of these mounts are the kernel's from now on.
+    /// Unmaps every engine: from now on the kernel serves the files of these mounts.
     ///
-    /// # Safety
-    /// A2: no file of an engine exists, and no thread is between finding one and having a file of it.
+    /// # Safety A2: no file of an engine exists, and no thread is between finding an engine and opening a
+    /// file of it.
     pub unsafe fn let_go(&self) {
         for entry in self.entries() {
             if let Found::Ours(at) = entry.attached()
                 && !at.gone.swap(true, Ordering::SeqCst)
             {
-                // SAFETY: once, and nobody uses it (the caller's promise).
+                // SAFETY: this runs once, and no thread uses the engine (the caller's promise).
                 unsafe { ManuallyDrop::drop(&mut *at.fs.get()) };
             }
         }
     }
 
-    /// As [`Attachments::let_go`], by system calls alone, where nothing may be freed: in a handler of a signal. Files that are closed later
-    /// leave their engines alone. False: nothing was done, and nothing can be.
+    /// As [`Attachments::let_go`], by system calls alone: for a signal handler, where nothing may be freed.
+    /// Files that are closed later do not call their engines. Returns false if nothing was done, and nothing
+    /// can be.
     ///
-    /// # Safety
-    /// As [`Attachments::let_go`], but files may exist that nobody uses any more.
+    /// # Safety As [`Attachments::let_go`], but files may exist that no thread uses any more.
     pub unsafe fn abandon(&self) -> bool {
         let mapped = self.entries().filter_map(|entry| match entry.attached() {
             Found::Ours(at) if !at.gone.load(Ordering::SeqCst) => Some(at),
             _ => None,
         });
-        // SAFETY: mapped until now, never dropped since `gone` is set, and not used by anybody (the caller's promise).
+        // SAFETY: mapped until now, never dropped since `gone` is set, and no thread uses it (the caller's
+        // promise).
         let done = unsafe { client::abandon(mapped.map(|at| &**at.fs.get())) };
         if done {
             this_is_another();
@@ -214,8 +223,8 @@ impl Attachments {
         done
     }
 
-    /// The mount of a descriptor; attaches to it if it is ours and new, or was refused a while ago. Two threads that do so at once attach
-    /// twice, to no harm.
+    /// The mount of a descriptor. Attaches to a heddle mount that is new or was refused a while ago. If two
+    /// threads do so at once, both attach, which does no harm.
     pub fn find(&self, told: &Told, fd: BorrowedFd<'_>) -> Found {
         if let Some(entry) = self.entry(told) {
             return if entry.is_due() { entry.ask_again(told, fd) } else { entry.found() };
@@ -235,13 +244,13 @@ impl Attachments {
         // ORDERING: Release, pairs with the Acquire in `entries`: a thread that sees the entry sees its content.
         while let Err(now) = self.first.compare_exchange(next, entry, Ordering::Release, Ordering::Acquire) {
             next = now;
-            // SAFETY: not in the list yet, so it is ours alone.
+            // SAFETY: the entry is not in the list yet, so no other thread knows it.
             unsafe { (*entry).next = next };
         }
         first
     }
 
-    /// What was refused, and why.
+    /// The reasons of all refusals.
     pub fn refusals(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.entries().filter_map(|e| match e.found() {
             Found::Refused(why) => Some(why),
@@ -261,8 +270,8 @@ impl Attachments {
     }
 }
 
-/// Asks the mount itself, through the descriptor that the program has: no path and no table of mounts says which daemon is its own.
-/// `Err`: why it is out of reach.
+/// Asks the mount itself, through the program's own descriptor: no path and no table of mounts tells which
+/// daemon serves it. Returns an error with the reason if the engine is out of reach.
 fn look(told: &Told, fd: BorrowedFd<'_>) -> Result<Found, String> {
     if !rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == FUSE_MAGIC) {
         return Ok(Found::Foreign);

@@ -1,15 +1,17 @@
 //! An open file: a real descriptor of the mount, and the engine's handle beside it.
 //!
-//! State       the engine's handle, opened at the first use and once more in a forked child; the offset, which is ours until it
-//!             has to be shared with code that only knows the kernel's (another program, stdio): then it is the kernel's for
-//!             ever. A forked child shares it too: then it is the kernel's until all who shared it but one are gone.
-//!             Whether it appends is `append`'s.
-//! Invariants  F1  the kernel's descriptor is open for as long as calls are made here: the mount's process keeps the inode for it,
-//!                 and lets the kernel keep no attributes of a file that is open for writing.
-//!             F2  calls that use the offset hold `lock`, as the kernel's do; where the offset is the kernel's for ever they need not.
-//!             F3  an offset comes back only while no fork is under way: what a fork gives away stays away until its child is there.
-//!             F4  of an inode of another generation than the one that was taken up nothing is opened: once the mount's process was
-//!                 killed nobody keeps the inode for a descriptor of that mount, and another file may have its number.
+//! State       the engine's handle, opened at first use, and once more in a forked child; and the offset.
+//!             The offset is ours until code that knows only the kernel's offset shares it (another program, stdio); then it is the
+//!             kernel's for ever. After a fork it is the kernel's until only one of the sharing processes is left.
+//!             `append` says whether writes append.
+//! Invariants  F1  the kernel's descriptor is open while calls are served here: for it the mount's process keeps the inode, and gives
+//!                 the kernel no attributes to keep of a file that is open for writing.
+//!             F2  a call that uses the offset holds `lock`, as in the kernel; no lock is needed once the offset is the kernel's for
+//!                 ever.
+//!             F3  an offset comes back only while no fork is under way: an offset given away for a fork stays away until the child
+//!                 exists.
+//!             F4  no handle is opened if the inode's generation is not the one seen at open(2). Once the mount's process is killed, no
+//!                 process keeps the inode for a descriptor of that mount, and another file may have its number.
 //! Lock order  `lock` of one file, nothing else.
 
 mod offset;
@@ -33,57 +35,57 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering::SeqCst};
 
-/// Why a call went to the kernel.
+/// The reason why a call goes to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Passed {
     /// The file is mapped through the mount.
     Mapped,
-    /// The kernel has the offset: it is shared with another process or program, or with stdio.
+    /// The kernel has the offset: another process or program, or stdio, shares it.
     KernelOffset,
-    /// The engine gave no answer: no lane was free, or it panicked before.
+    /// The engine gave no answer: no lane was free, or it has panicked.
     Engine,
-    /// A call that is always the kernel's.
+    /// The kernel always makes this call.
     Unserved,
-    /// In a signal's handler.
+    /// The call comes from a signal handler.
     InHandler,
-    /// A limit of the process (`RLIMIT_FSIZE`) is to be checked.
+    /// The kernel must check a limit of the process (`RLIMIT_FSIZE`).
     Limited,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 pub type Served<T> = Result<Result<T, Errno>, Passed>;
 
-/// After a panic of the engine it is not called again in this process.
+/// Set after a panic of the engine: this process does not call it again.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// What the engine gave, once for a process.
+/// The engine's handle, with the process that opened it.
 struct Opened {
-    /// The process that opened it: a forked child has a copy that is not its own.
+    /// The process that opened it: a forked child has only a copy, which it must not use.
     process: u32,
     handle: Handle,
     pages: KernelPages<'static>,
 }
 
-/// See the module.
+/// An open file (see the module).
 pub struct File {
     at: &'static Attachment,
     told: Told,
-    /// Of the inode, when it was taken up (F4); `None`: the engine could not say.
+    /// Generation of the inode at open(2) (F4); `None` if the engine could not tell it.
     generation: Option<u64>,
     flags: OpenFlags,
     append: Append,
     opened: AtomicPtr<Opened>,
     lock: Lock,
     offset: AtomicU64,
-    /// Whose offset counts: changed under `lock`.
+    /// The side whose offset counts: changed under `lock`.
     whose_offset: AtomicU8,
-    /// Does `stat` say the same as the engine? Not where the mount shows another owner.
+    /// True if `stat` and the engine agree. They do not where the mount shows another owner.
     stat_is_engines: OnceLock<bool>,
 }
 
 impl File {
-    /// For a descriptor that was just opened with these flags of open(2), at offset 0.
+    /// The file of a descriptor that was just opened with these flags of open(2), at offset 0.
     pub fn new(at: &'static Attachment, told: Told, posix_flags: i32) -> File {
         at.prefault();
         let flags = OpenFlags { truncate: false, ..OpenFlags::from_posix(posix_flags) };
@@ -101,7 +103,8 @@ impl File {
         }
     }
 
-    /// Does a write take rights of its program away (set-id bits, capabilities)? The kernel's way through the mount does that.
+    /// Returns true if a write takes privileges away from the file (set-id bits, capabilities). The mount's
+    /// path does that.
     pub fn loses_by_writes(&self) -> bool {
         const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
         let capable = || {
@@ -112,7 +115,7 @@ impl File {
             && (self.told.mode & SET_IDS != 0 || guarded(capable).is_ok_and(|found| found.is_ok()))
     }
 
-    /// Reads at `offset`. What the kernel would refuse, or cut short where the buffer ends, it refuses or cuts short itself.
+    /// Reads at `offset`. Refuses, or cuts short where the buffer ends, as the kernel would.
     ///
     /// # Safety
     /// As for read(2): `buf` is valid for writes of `len` bytes.
@@ -129,7 +132,8 @@ impl File {
         self.engine(|fs, handle| fs.read(handle, from, buf))
     }
 
-    /// Writes at `offset`, or at the end where the descriptor says so; gives what was written and where it ends.
+    /// Writes at `offset`, or at the end if the file appends. Returns the number of bytes written and the
+    /// offset behind them.
     ///
     /// # Safety
     /// As for write(2): `buf` is valid for reads of `len` bytes.
@@ -161,7 +165,8 @@ impl File {
         })?;
         if let Ok((wrote, end)) = done {
             let buf = &buf[..wrote];
-            // Somebody mapped the file meanwhile: his pages may lack this. Made again through the mount, they do not.
+            // A process mapped the file meanwhile, and its pages may lack this write. Repeated through the
+            // mount, the write reaches them.
             self.unless_mapped()
                 .or_else(|_| self.write_again(number, buf, end - buf.len() as u64, append))?;
         }
@@ -177,7 +182,7 @@ impl File {
         self.read_with(number, |offset| unsafe { self.read_at(buf, len, offset) })
     }
 
-    /// As read(2), with a function that reads at an offset. The offset moves when it has succeeded.
+    /// As read(2), with a function that reads at an offset. The offset moves when the read has succeeded.
     pub fn read_with(
         &self,
         number: impl Number,
@@ -208,7 +213,7 @@ impl File {
         Ok(done.map(|(n, end)| {
             match n {
                 0 => {}
-                // Sharers of the offset find it behind the appended bytes.
+                // Processes that share the offset find it behind the appended bytes.
                 _ if kernels => {
                     let _gone =
                         number.while_ours(|fd| rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(end)));
@@ -245,22 +250,22 @@ impl File {
         attr.map(|attr| attr.size_bytes).map_err(|_| Passed::Engine)
     }
 
-    /// What the kernel said of it when it was opened.
+    /// The attributes that the kernel gave when the file was opened.
     pub fn told(&self) -> &Told {
         &self.told
     }
 
-    /// May it be read?
+    /// Returns true if the file may be read.
     pub fn may_read(&self) -> bool {
         self.flags.read
     }
 
-    /// May it be written?
+    /// Returns true if the file may be written.
     pub fn may_write(&self) -> bool {
         self.flags.write
     }
 
-    /// Do writes go to its end?
+    /// Returns true if writes go to the end of the file.
     pub fn appends(&self, number: impl Number) -> bool {
         self.append.is_on(number) == Some(true)
     }
@@ -270,7 +275,7 @@ impl File {
         self.engine(|fs, handle| fs.fsync(handle, data_only))
     }
 
-    /// Succeeds where the kernel keeps no pages of the file: for advice about such pages.
+    /// Succeeds if the kernel keeps no pages of the file: for advice about such pages.
     pub fn unmapped(&self) -> Served<()> {
         self.unless_mapped().map(Ok)
     }
@@ -298,7 +303,8 @@ impl File {
         done.inspect(|_| self.size_to_mapping(fd))
     }
 
-    /// Somebody mapped the file while its size was changed: the kernel may have asked for it before.
+    /// Refreshes the kernel's size if a process mapped the file while the size changed: the kernel may have
+    /// asked for it before.
     fn size_to_mapping(&self, fd: BorrowedFd<'_>) {
         if self.unless_mapped().is_err() {
             Told::refresh(fd);
@@ -333,12 +339,13 @@ impl File {
         Ok(Ok(stat))
     }
 
-    /// `O_APPEND` was set or taken away with fcntl(2).
+    /// Records that fcntl(2) has set or cleared `O_APPEND`.
     pub fn set_append(&self, append: bool) {
         self.append.set(append);
     }
 
-    /// In a forked child: its parent's threads do not exist here, nor is its handle ours.
+    /// Resets the file in a forked child: the parent's threads do not exist here, and its handle is not the
+    /// child's.
     ///
     /// # Safety
     /// No other thread exists.
@@ -346,22 +353,23 @@ impl File {
         self.lock.reset();
     }
 
-    /// The last descriptor of this process is closed.
+    /// Closes the file: the last descriptor of this process is closed.
     pub fn close(self) {
         self.append.close();
         let opened = self.opened.swap(std::ptr::null_mut(), SeqCst);
         let ours = |opened: &Opened| opened.process == process() || planted(Bug::ClosesForOthers);
-        // SAFETY: null, or what `open` has made and nobody frees but here.
+        // SAFETY: null, or made by `open` and freed only here.
         if !unsafe { opened.as_ref() }.is_some_and(ours) {
-            // A parent's: it gives it back itself.
+            // The parent opened this handle, and closes it.
             return;
         }
-        // SAFETY: it came from `Box::into_raw` and was taken out above.
+        // SAFETY: the pointer came from `Box::into_raw` and was taken out above.
         let opened = unsafe { Box::from_raw(opened) };
         self.release(opened.handle);
     }
 
-    /// A change takes rights of the program away that the file got since it was opened: the mount's way does that.
+    /// Fails if a change would take privileges away that the file got since it was opened: the mount's path
+    /// does that.
     #[inline]
     fn takes_no_rights(&self) -> Result<(), Passed> {
         match self.opened()? {
@@ -407,7 +415,7 @@ impl File {
         }
     }
 
-    /// What the engine gave this very process.
+    /// The handle that the engine gave this very process.
     #[inline]
     fn opened(&self) -> Served<&Opened> {
         match self.opened_here() {
@@ -418,7 +426,7 @@ impl File {
 
     #[inline]
     fn opened_here(&self) -> Option<&Opened> {
-        // SAFETY: null, or freed by `close` alone, which takes the file.
+        // SAFETY: null, or freed only by `close`, which takes the file by value.
         unsafe { self.opened.load(SeqCst).as_ref() }.filter(|opened| opened.process == process())
     }
 
@@ -431,7 +439,7 @@ impl File {
             Err(Error::NotPermitted | Error::AccessDenied) => return Ok(Err(Errno::ACCESS)),
             Err(_) => return Err(Passed::Engine),
         };
-        // F4: while the handle is open the number means this inode.
+        // F4: while the handle is open, the number means this inode.
         if self.generation.is_none() || self.generation != generation(self.at, handle.ino) {
             self.release(handle);
             return Err(Passed::Engine);
@@ -442,30 +450,30 @@ impl File {
         };
         let fresh = Box::into_raw(Box::new(Opened { process: process(), handle, pages }));
         loop {
-            // A parent's handle stays in the parent: its box here is a copy that is left alone.
+            // A parent's handle stays in the parent: its box here is a copy, which is left alone.
             let old = self.opened.load(SeqCst);
             if let Some(opened) = self.opened_here() {
                 // Another thread was first.
-                // SAFETY: nobody has seen it.
+                // SAFETY: no other thread has seen this pointer.
                 self.release(unsafe { Box::from_raw(fresh) }.handle);
                 return Ok(Ok(opened));
             }
             if self.opened.compare_exchange(old, fresh, SeqCst, SeqCst).is_ok() {
-                // SAFETY: freed by `close` alone, which takes the file.
+                // SAFETY: freed only by `close`, which takes the file by value.
                 return Ok(Ok(unsafe { &*fresh }));
             }
         }
     }
 
     fn release(&self, handle: Handle) {
-        // A panic is noted; a handle that is not given back is the engine's to find.
+        // A panic is recorded. The engine reclaims a handle that is not closed.
         let _given_back = guarded(|| {
             self.at.fs().release(handle);
             Ok(())
         });
     }
 
-    /// What is written already, once more through the mount, so that the kernel drops its pages of it.
+    /// Repeats a finished write through the mount, so that the kernel drops its pages of that range.
     fn write_again(
         &self,
         number: impl Number,
@@ -475,7 +483,8 @@ impl File {
     ) -> Result<(), Passed> {
         let _gone = number.while_ours(|fd| {
             if append {
-                // The mount would append it: what appends has no page of its own that could be old, but the last one's rest.
+                // The mount would append. An appended write has no old page in the kernel but the rest of the
+                // last one.
                 Told::refresh(fd);
                 return;
             }
@@ -501,10 +510,10 @@ fn generation(at: &Attachment, ino: Ino) -> Option<u64> {
 #[cold]
 fn refused<T>(error: &Error) -> Served<T> {
     match error {
-        // No lane was free, or the handle is not what it was: the kernel's answer counts. Where there is no space, the mount knows
-        // what is about to become free.
+        // No lane was free, or the handle is no longer valid: the kernel's answer counts. If there is no
+        // space, the mount knows of space that is about to become free.
         Error::NoMemory | Error::Stale | Error::BadHandle | Error::NoSpace => Err(Passed::Engine),
-        // The kernel knows how much counts of a buffer that is not whole.
+        // Only the kernel knows how many bytes count of a buffer that is partly bad.
         Error::BadBuffer => Err(Passed::Unserved),
         error => Ok(Err(errno_of(error))),
     }

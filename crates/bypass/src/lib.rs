@@ -1,17 +1,21 @@
 //! Open files of a heddle mount, served without the kernel.
 //!
-//! A [`File`] has a real descriptor of the mount underneath, which the kernel keeps open: names, permissions, locks, mappings,
-//! duplicates and inheritance stay the kernel's, and whatever nobody serves here goes through it and sees the same data. Reads,
-//! writes and what belongs to them go to the engine, which this process has attached to ([`Attachments`]).
+//! Each [`File`] has a real descriptor of the mount underneath, which the kernel keeps open. Names,
+//! permissions, locks, mappings, duplicates and inheritance stay the kernel's. A call that is not served here
+//! goes through that descriptor and sees the same data. Reads, writes and related calls go to the engine, to
+//! which this process has attached ([`Attachments`]).
 //!
-//! **Coherence.** The mount lets the kernel keep no attributes of a file that is open for writing (time to live 0), until the last
-//! such descriptor is closed for good. While anybody has the file mapped through the mount, the engine says so
-//! ([`heddle_nvmfs::KernelPages`]) and every call goes through the mount; a write that was under way when the first
-//! page was mapped is made again through the mount. So no write is lost under a dirty page and no page stays old.
+//! **Coherence.** While a file is open for writing, the mount lets the kernel keep no attributes of it (time
+//! to live 0), until the last such descriptor is closed. While any process has the file mapped through the
+//! mount, the engine tells so ([`heddle_nvmfs::KernelPages`]) and every call goes through the mount. A write
+//! that was under way when the first page was mapped is repeated through the mount. So no write is lost under
+//! a dirty page, and no page stays old.
 //!
-//! **Where this library may not panic or fail**: a panic of the engine is caught; from then on everything goes through the mount.
+//! **No panic reaches the program.** A panic of the engine is caught; from then on every call goes through
+//! the mount.
 //!
-//! System calls here are made without the C library (`rustix`): the preloaded library exports the C library's own names.
+//! System calls here are made without the C library (`rustix`): the preloaded library exports the C library's
+//! own names.
 
 mod append;
 mod args;

@@ -1,4 +1,4 @@
-//! What `stat` tells of a descriptor, without asking the mount's process.
+//! Attributes of a descriptor as the kernel has them, without a request to the mount's process.
 
 use heddle_vfs::ioctl::MAPS;
 use rustix::fd::BorrowedFd;
@@ -9,15 +9,15 @@ use rustix::ioctl::{NoArg, ioctl};
 /// STATX_MNT_ID_UNIQUE (Linux 6.8): a number that no later mount gets.
 const MOUNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// So often the kernel is made to ask for a size: each time but the last another answer has come first.
+/// How often the kernel is made to ask for a size. All attempts but the last may lose to an older answer.
 const ASK_MAX: usize = 1000;
 
-/// A descriptor as the kernel knows it, from its cache alone.
+/// Attributes of a descriptor, from the kernel's cache alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Told {
     /// Device number, as `st_dev`.
     pub dev: u64,
-    /// Mount, never used again where the kernel can tell; 0 where it cannot.
+    /// Number of the mount, never reused where the kernel has such numbers; 0 where it has none.
     pub mount: u64,
     /// Inode number.
     pub ino: u64,
@@ -30,36 +30,39 @@ pub struct Told {
 }
 
 impl Told {
-    /// Asks. Costs one system call that no mount's process takes part in.
+    /// Asks the kernel, by one system call. The mount's process takes no part.
     ///
     /// # Errors
     /// Those of statx(2).
     pub fn of(fd: BorrowedFd<'_>) -> Result<Told, Errno> {
-        // DONT_SYNC: else every open of a file would be a request to its mount.
+        // DONT_SYNC: otherwise every open would send a request to the mount.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let known = statx(fd, c"", flags, StatxFlags::BASIC_STATS | MOUNT_ID_UNIQUE)?;
         Ok(Told::from_statx(&known))
     }
 
-    /// Makes the kernel ask the mount's process for the size: what it takes for the end of the file bounds mappings and copies.
+    /// Makes the kernel ask the mount's process for the size. The kernel bounds mappings and copies by the
+    /// size that it knows.
     pub fn refresh(fd: BorrowedFd<'_>) {
-        // What it cannot ask it takes from its cache, as without this.
+        // If the kernel cannot ask, it uses its cached size, as without this call.
         let _ = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE);
     }
 
-    /// Tells the mount that the file is about to be mapped: from then on nobody changes it past the kernel, nor its size, until the
-    /// mapped descriptors are closed. A mount that does not know the request learns it from the first page that is read.
+    /// Announces to the mount that the file is about to be mapped. Until the mapped descriptors are closed,
+    /// no process then changes the file or its size past the kernel. A mount that does not know this request
+    /// learns of the mapping from the first page read.
     pub fn maps(fd: BorrowedFd<'_>) {
         // SAFETY: the request has no argument.
         let _older = unsafe { ioctl(fd, NoArg::<MAPS>::new()) };
     }
 
-    /// As [`Told::refresh`], for a mapping: afterwards the kernel knows no smaller size than the engine has now, and no
-    /// answer that is under way takes it back.
+    /// As [`Told::refresh`], for a mapping. Afterwards the kernel knows no smaller size than the engine has
+    /// now, and no answer under way undoes that.
     ///
-    /// Of two answers at once the kernel keeps the first, which may be the older: so this asks until it has kept one.
-    /// The answer to a change of attributes it keeps always, and cuts its pages by it; it lets no call in beside such a
-    /// change, so fdatasync(2) waits for those that have been asked before the file had its size.
+    /// Of two answers at once the kernel keeps the first, which may be the older: so this asks until the
+    /// kernel has kept one. The kernel always keeps the answer to a change of attributes, and cuts its pages
+    /// by it. It lets no other call in during such a change, so fdatasync(2) waits for changes that were
+    /// requested before the file had its size.
     pub fn refresh_for_mapping(fd: BorrowedFd<'_>) {
         let _ = rustix::fs::fdatasync(fd);
         let size =
@@ -84,7 +87,7 @@ impl Told {
         }
     }
 
-    /// Is it a regular file?
+    /// Returns true if it is a regular file.
     pub fn is_regular(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFREG
     }

@@ -1,13 +1,14 @@
-//! Words that a process shares with the children that it forks, one for each open file; and whether any of those still lives.
+//! Words that a process shares with its forked children, one per open file; and whether any of those
+//! processes still lives.
 //!
-//! State       a page of words for the files that one fork shares, and before it a page of this process's own, the head.
-//!             The words' page is a segment of System V memory: the kernel counts the processes that have it mapped, whatever
-//!             becomes of them, and no descriptor is needed. Where there are no such segments it is plain shared memory, and nobody is
-//!             ever known to be alone.
-//! Invariants  P1  a page of words is given back when the last file of this process that uses it is closed; words are not used again.
-//!             P2  a segment is marked for removal before anybody knows of it: it goes with its last process.
+//! State       one page of words for the files that one fork shares, and before it a page private to this process, the head.
+//!             The shared page is a System V memory segment: the kernel counts the processes that have it mapped, however they end, and
+//!             it needs no descriptor. Where there are no such segments it is plain shared memory, and no process is ever known to be
+//!             alone.
+//! Invariants  P1  the pages are unmapped when the last file of this process that uses them is closed; words are not used again.
+//!             P2  a segment is marked for removal before any other process knows it: it goes with its last process.
 //!
-//! Nothing here allocates from the heap: a handler of a signal may fork.
+//! Nothing here allocates from the heap: a signal handler may fork.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -17,13 +18,13 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::Seq
 const PAGE_BYTES: usize = 4096;
 const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// This process's page beside the shared one; zeros when it is new.
+/// The private page before the shared one; zeros when it is new.
 struct Head {
-    /// Files of this process that use the page.
+    /// Files of this process that use the two pages.
     users: AtomicU32,
-    /// The segment's number plus 1; 0: it is plain memory.
+    /// The segment's number plus 1; 0 for plain memory.
     segment: AtomicI32,
-    /// Where that number counts.
+    /// The namespace in which that number is valid.
     namespace: AtomicU64,
 }
 
@@ -40,7 +41,7 @@ impl Default for Words {
 }
 
 impl Words {
-    /// One more; `None`: there is no memory.
+    /// The next word. Returns `None` if there is no memory.
     pub(crate) fn next(&mut self) -> Option<*mut AtomicU8> {
         if self.left == 0 {
             self.page = new_page()?;
@@ -54,28 +55,29 @@ impl Words {
     }
 }
 
-/// The file of this word is closed in this process.
+/// Releases the word of a file that this process has closed.
 pub(crate) fn give_back(word: *mut AtomicU8) {
     if head_of(word).users.fetch_sub(1, SeqCst) == 1 {
-        // SAFETY: P1: nobody of this process uses either page any more.
+        // SAFETY: P1: no file of this process uses either page any more.
         let _ = unsafe { munmap(first_of(word), 2 * PAGE_BYTES) };
     }
 }
 
-/// Is it certain that no other process has this word? Those that had it have ended, executed something, or closed its file.
+/// Returns true if no other process has this word for certain: each that had it has ended, called exec, or
+/// closed its file.
 pub(crate) fn are_ours_alone(word: *mut AtomicU8) -> bool {
     let head = head_of(word);
     let segment = head.segment.load(SeqCst);
     segment != 0 && mapped_once(segment - 1) && ipc_namespace() == Some(head.namespace.load(SeqCst))
 }
 
-/// Two pages: the first is this process's, the second is shared with its children.
+/// Maps two pages: the first is private, the second is shared with children.
 fn new_page() -> Option<*mut AtomicU8> {
-    // SAFETY: new memory, at no place in particular, twice aligned by what is cut off.
+    // SAFETY: new memory, at no particular address; cutting it down aligns it to two pages.
     let all = unsafe { mmap_anonymous(null_mut(), 4 * PAGE_BYTES, BOTH, MapFlags::PRIVATE) }.ok()?;
     let first = all.map_addr(|at| at.next_multiple_of(2 * PAGE_BYTES));
     let second = first.wrapping_byte_add(PAGE_BYTES);
-    // SAFETY: the pages around are this function's too.
+    // SAFETY: this function mapped the pages around, too.
     unsafe {
         let before = first.addr() - all.addr();
         if before > 0 {
@@ -89,7 +91,7 @@ fn new_page() -> Option<*mut AtomicU8> {
         head.segment.store(segment + 1, SeqCst);
         return Some(second.cast());
     }
-    // SAFETY: the second page of what was just mapped is replaced.
+    // SAFETY: the second page of the new mapping is replaced.
     unsafe {
         if mmap_anonymous(second, PAGE_BYTES, BOTH, MapFlags::SHARED | MapFlags::FIXED).is_err() {
             let _ = munmap(first, 2 * PAGE_BYTES);
@@ -99,14 +101,14 @@ fn new_page() -> Option<*mut AtomicU8> {
     Some(second.cast())
 }
 
-/// Puts a segment of one page in the place of the page at `at`: its number, and the namespace of that.
+/// Maps a segment of one page over the page at `at`. Returns its number and the namespace of that number.
 fn counted_memory(at: *mut std::ffi::c_void) -> Option<(i32, u64)> {
     if !system_calls_are_free() {
         return None;
     }
     let namespace = ipc_namespace()?;
     keeping_errno(|| {
-        // SAFETY: a new segment takes the place of the caller's page, or nothing has changed; P2.
+        // SAFETY: a new segment replaces the caller's page, or nothing has changed; P2.
         unsafe {
             let segment = libc::shmget(libc::IPC_PRIVATE, PAGE_BYTES, libc::IPC_CREAT | 0o600);
             if segment < 0 {
@@ -128,15 +130,16 @@ fn mapped_once(segment: i32) -> bool {
     told == 0 && mapped == 1
 }
 
-/// The namespace in which this thread's numbers of segments count.
+/// The namespace in which this thread's segment numbers count.
 fn ipc_namespace() -> Option<u64> {
     rustix::fs::stat(c"/proc/thread-self/ns/ipc").ok().map(|stat| stat.st_ino)
 }
 
-/// Is there no filter of system calls? One that does not know of segments may end the program.
+/// Returns true if no filter of system calls is set. A filter that does not know segments may kill the
+/// program.
 fn system_calls_are_free() -> bool {
     let free = b"\nSeccomp:\t0\n";
-    // Little, for the stack may be small: what is left of one piece stands before the next.
+    // A small buffer, for the stack may be small: the rest of one piece is moved before the next.
     let (mut text, mut kept) = ([0_u8; 256], 0);
     let Ok(file) =
         rustix::fs::open(c"/proc/thread-self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -171,11 +174,12 @@ fn first_of(word: *mut AtomicU8) -> *mut std::ffi::c_void {
 }
 
 fn head_of(word: *mut AtomicU8) -> &'static Head {
-    // SAFETY: the page before the words', zeros when it was new; P1: mapped while one of its words is used.
+    // SAFETY: the private page before the words, zeros when it was new; P1: mapped while one of its words is
+    // used.
     unsafe { &*first_of(word).cast::<Head>() }
 }
 
-/// Tests make pages one at a time: an address is somebody else's the moment after.
+/// Tests make pages one at a time: an unmapped address may belong to another test at once.
 #[cfg(test)]
 pub(crate) static ONE_TEST: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -185,7 +189,7 @@ mod tests {
 
     /// A child that waits until it is told to end.
     fn child(word: *mut AtomicU8) -> i32 {
-        // SAFETY: the child makes system calls and touches shared memory alone.
+        // SAFETY: the child only makes system calls and touches shared memory.
         unsafe {
             match libc::fork() {
                 0 => {
@@ -209,7 +213,7 @@ mod tests {
         assert!(are_ours_alone(word));
         let children = [child(word), child(word)];
         assert!(!are_ours_alone(word));
-        // SAFETY: a word of this test's, which lives until its end; its own children are waited for.
+        // SAFETY: a word of this test, which lives until its end; the test waits for its own children.
         unsafe {
             libc::kill(children[0], libc::SIGKILL);
             assert_eq!(libc::waitpid(children[0], null_mut(), 0), children[0]);

@@ -1,4 +1,4 @@
-//! Whose offset counts, this library's or the kernel's, and how it goes from one to the other.
+//! Where the file offset lives, in this library or in the kernel, and how it moves between the two.
 
 use super::{File, Passed, Served};
 use crate::number::Number;
@@ -8,31 +8,33 @@ use crate::words::Words;
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// `offset` counts.
+/// This library's offset counts.
 pub const OURS: u8 = 0;
-/// The kernel's counts, as long as another process that knows what this one knows may have the open file.
+/// The kernel's offset counts, as long as another process with this library may have the open file.
 const SHARED: u8 = 1;
-/// The kernel's counts, for ever.
+/// The kernel's offset counts, for ever.
 const KERNELS: u8 = 2;
 
 impl File {
-    /// From now on the kernel has the offset (it is to be shared with code that knows only that one).
+    /// Moves the offset to the kernel for ever: code that knows only the kernel's offset is about to share
+    /// it.
     pub fn give_offset_away(&self, number: impl Number) {
         number.while_ours(|fd| self.offset_is(KERNELS, fd));
     }
 
-    /// May the offset come back from the kernel? Then calls that use it are made by [`File::with_kernel_offset`].
+    /// Returns true if the offset may come back from the kernel. Calls that use it then go through
+    /// [`File::with_kernel_offset`].
     pub fn offset_may_come_back(&self) -> bool {
         self.whose_offset.load(SeqCst) == SHARED
     }
 
-    /// A child that knows what this process knows is to have the open file too.
+    /// Prepares the file for a forked child, which has this library too.
     pub fn share_with_child(&self, fd: BorrowedFd<'_>, words: &mut Words) {
         self.offset_is(SHARED, fd);
         self.append.share(words);
     }
 
-    /// A program that knows nothing of this library's is to have the open file too.
+    /// Prepares the file for a program without this library.
     pub fn share_with_stranger(&self, fd: BorrowedFd<'_>) {
         self.offset_is(KERNELS, fd);
         self.append.ask_from_now_on();
@@ -47,7 +49,7 @@ impl File {
         self.whose_offset.store(now.max(whose), SeqCst);
     }
 
-    /// Is the offset ours, or ours again? The caller holds `lock`.
+    /// Returns true if the offset is ours, or ours again. The caller holds `lock`.
     #[inline]
     pub(super) fn has_offset(&self, number: impl Number) -> bool {
         match self.whose_offset.load(SeqCst) {
@@ -57,7 +59,7 @@ impl File {
         }
     }
 
-    /// The processes that shared the offset have ended: they make no call any more.
+    /// Takes the offset back if the processes that shared it have ended: they make no call any more.
     #[cold]
     fn take_offset_back(&self, number: impl Number) -> bool {
         if forks_are_under_way() || !self.append.is_this_process_alone() {
@@ -69,8 +71,8 @@ impl File {
         true
     }
 
-    /// Does a call of the kernel that uses its offset, with ours; one that appends finds the end where it is. `None`: the number means
-    /// something else by now, and nothing was done.
+    /// Makes a kernel call that uses the kernel's offset, with ours; a call that appends finds the end
+    /// itself. Returns `None`, and does nothing, if the number no longer means this file.
     pub fn with_kernel_offset<T>(&self, number: impl Number, call: impl FnOnce() -> T) -> Option<T> {
         number.while_ours(|fd| {
             let _held = self.lock.hold();
@@ -90,7 +92,7 @@ impl File {
     }
 
     fn offset_to_kernel(&self, fd: BorrowedFd<'_>) {
-        // A regular file can be sought to any offset that a call has reached.
+        // A seek to any offset that a call has reached succeeds in a regular file.
         let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(self.offset.load(SeqCst)));
     }
 

@@ -1,8 +1,9 @@
 //! Mappings, and calls that move data between two descriptors.
 //!
-//! copy_file_range(2) between two files of ours goes to the engine, through a buffer, piece by piece. Between one of ours and one of
-//! another file system it goes to the kernel, with our offset for so long: as a rule the kernel refuses, and the program goes on with
-//! reads and writes, which are to be served.
+//! copy_file_range(2) between two heddle files goes to the engine, piece by piece through a buffer. Between a
+//! heddle file and a file of another file system it goes to the kernel, which has our offset for the length
+//! of the call. The kernel mostly refuses; the program then falls back to reads and writes, and those are
+//! served.
 
 use super::data;
 use crate::counts::Count;
@@ -11,7 +12,7 @@ use crate::{fault, real};
 use heddle_bypass::{Errno, File, Served, Told};
 use libc::{c_int, c_void};
 
-/// The kernel is about to need the size of the file, which it may not know.
+/// Refreshes the file size that the kernel knows, before a call that needs it.
 pub fn know_size(fd: c_int) {
     if let Some(used) = holding(fd) {
         let errno = real::errno();
@@ -20,7 +21,7 @@ pub fn know_size(fd: c_int) {
     }
 }
 
-/// The kernel is about to map the file by the size that it believes in, and to keep it.
+/// Refreshes the file size that the kernel knows, before it maps the file. The kernel keeps that size.
 pub fn know_size_for_mapping(fd: c_int) {
     if let Some(used) = holding(fd) {
         let errno = real::errno();
@@ -55,7 +56,8 @@ macro_rules! mapping {
 }
 mapping!(mmap, mmap64);
 
-/// Calls of the kernel between two descriptors, which may wait: with the kernel's offset for those that give none.
+/// A call of the kernel between two descriptors, which may block. A descriptor whose position is null gets
+/// the kernel's offset.
 fn between(files: [(c_int, *mut i64); 2], call: impl FnOnce() -> isize) -> isize {
     for (fd, at) in files {
         if at.is_null() {
@@ -132,7 +134,7 @@ pub unsafe extern "C-unwind" fn copy_file_range(
     }
 }
 
-/// A call that the kernel makes by the offset that it has: ours, for so long.
+/// Makes a call of the kernel that uses the file offset: the kernel has ours for the length of the call.
 pub fn with_our_offset<T>(fd: c_int, call: impl Fn() -> T) -> T {
     while let Some(used) = holding(fd) {
         if let Some(done) = used.file().with_kernel_offset(&used, &call) {
@@ -142,17 +144,17 @@ pub fn with_our_offset<T>(fd: c_int, call: impl Fn() -> T) -> T {
     call()
 }
 
-/// As much as goes through memory at once.
+/// Bytes that one piece moves through memory.
 const PIECE_BYTES: usize = 64 << 10;
-/// Most that one call copies, as the kernel's.
+/// The longest copy of one call, as in the kernel.
 const COPY_BYTES_MAX: usize = 0x7fff_f000;
 
-/// Copies between two files of ours; `None`: that is the kernel's to do.
+/// Copies between two heddle files. Returns `None` if the kernel must make the call.
 fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<Result<usize, Errno>> {
     let (source, first) = start_of(from, File::may_read)?;
     let (target, to_first) = start_of(to, File::may_write)?;
     if source == target {
-        // They may overlap, which depends on the size.
+        // The ranges may overlap, which depends on the size.
         return None;
     }
     let mut piece = vec![0_u8; PIECE_BYTES.min(len)];
@@ -179,7 +181,7 @@ fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<
         }
     }
     match failed {
-        // What was copied before counts.
+        // An error after the first piece is not reported: the call returns the bytes copied before.
         Some(stopped) if done == 0 => return stopped,
         _ => {}
     }
@@ -194,7 +196,7 @@ fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<
     Some(Ok(done))
 }
 
-/// Which file, and where a copy begins in it; `None`: the kernel has the offset, or refuses the call.
+/// The file and the start of the copy in it. Returns `None` if the kernel has the offset or refuses the call.
 fn start_of((fd, at): (c_int, *mut i64), may: fn(&File) -> bool) -> Option<([u64; 3], i64)> {
     let used = using(fd)?;
     let (told, file) = (used.file().told(), used.file());
@@ -202,14 +204,14 @@ fn start_of((fd, at): (c_int, *mut i64), may: fn(&File) -> bool) -> Option<([u64
         return None;
     }
     let first = match at.is_null() {
-        // SAFETY: a number.
+        // SAFETY: an integer is loaded, at an address that may be bad: `fault` handles that.
         false => unsafe { fault::load(at) }?,
         true => file.seek(&used, 0, libc::SEEK_CUR).ok()?.ok()? as i64,
     };
     Some(([told.dev, told.mount, told.ino], first))
 }
 
-/// One call on a file; `None`: it is not served.
+/// Makes one call on a file. Returns `None` if the call is not served.
 fn one(fd: c_int, what: Count, call: impl FnOnce(&Used) -> Served<usize>) -> Option<Result<usize, Errno>> {
     let used = using(fd)?;
     match call(&used) {
