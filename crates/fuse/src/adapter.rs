@@ -1,6 +1,7 @@
-//! A [`FileSystem`] behind the kernel's requests: what they have in common.
+//! A [`FileSystem`] behind the kernel's requests: the parts that several requests share.
 //!
-//! Places in a directory are the engine's cookies plus 2; 0 is before `.`, 1 before `..`, 2 before the first entry.
+//! Offsets in a directory are the engine's cookies plus 2; 0 is before `.`, 1 before `..`, 2 before the first
+//! entry.
 
 mod kernel_pages;
 mod removal;
@@ -26,13 +27,16 @@ use crate::options::ShownOwner;
 use crate::pages::Pages;
 use crate::shared::Shared;
 
-/// Set in the flags of an open that execve(2) makes; the kernel has then checked the right to execute instead of to read.
+/// Set in the flags of an open that execve(2) makes: the kernel has then checked the right to execute, not
+/// the right to read.
 const FMODE_EXEC: i32 = 0x20;
-/// The size of what is listed and cannot be looked up. No file has it: the kernel shows the entry, and keeps nothing of what it is told.
+/// The size shown for an entry that cannot be looked up. No file has it: the kernel shows such an entry and
+/// caches none of its attributes.
 const NO_SIZE: u64 = u64::MAX;
-/// The number that is shown where none is known; programs pass over entries of number 0.
+/// The inode number shown where none is known. Programs skip entries with number 0, so it is another.
 const NO_INO: Ino = Ino(u32::MAX as u64);
-/// How often a call that creates or opens a file may find it made by another call, and then removed by another.
+/// How often one call that creates or opens a file may find it created by another call and then removed
+/// again.
 const RACES_MAX: u32 = 10_000;
 
 pub(crate) struct Adapter {
@@ -45,7 +49,7 @@ pub(crate) struct Adapter {
     /// The owner that every file shows, if one is set.
     pub(crate) owner: ShownOwner,
     pub(crate) door: Option<Arc<dyn Doorbell>>,
-    /// How often a file was given capabilities through this mount.
+    /// How often this mount has given capabilities to a file.
     pub(crate) capabilities_given: AtomicU64,
     ttl: Duration,
 }
@@ -66,7 +70,7 @@ impl Adapter {
         Adapter { fs, handles, modes, pages, nameless, shared, owner, door, capabilities_given, ttl }
     }
 
-    /// What the kernel is told of a file, and for how long it may believe it.
+    /// The attributes told to the kernel, and the time for which it may cache them.
     pub(crate) fn attr(&self, asked: Asked, attr: &Attr) -> (Duration, FileAttr) {
         let is_kept = attr.size_bytes != NO_SIZE && self.modes.may_be_kept(attr.ino, asked);
         let ttl = if is_kept { self.ttl } else { Duration::ZERO };
@@ -76,7 +80,7 @@ impl Adapter {
         (ttl, told)
     }
 
-    /// An answer that cannot be given is an [`Error::Io`].
+    /// Calls the engine. An answer that cannot be given is an [`Error::Io`].
     pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.shared.guarded(work)
     }
@@ -93,7 +97,7 @@ impl Adapter {
         self.guarded(|| self.nameless.with_space(|| self.handles.with(fh.0, &mut work)))
     }
 
-    /// Keeps a file that was opened, or `made`.
+    /// Stores an open file in the handle table; `made`: this call has created it.
     pub(crate) fn keep(&self, handle: Handle, made: bool) -> Result<FileHandle> {
         if self.modes.opens(&handle) && !made {
             self.shared.drop_attributes(handle.ino);
@@ -147,8 +151,8 @@ impl Adapter {
         })
     }
 
-    /// The kernel asks to create what it has not found; when another was quicker and the caller does not insist
-    /// on a new file, his is opened. Tells also whether it was made.
+    /// Creates a file that the kernel has not found. If another call has created it meanwhile and the caller
+    /// does not insist on a new file, opens that one. Also returns whether the file was created.
     pub(crate) fn create_or_open(
         &self,
         request: &Request,
@@ -190,13 +194,14 @@ impl Adapter {
         })
     }
 
-    /// The number of the directory above, if that can be found out.
+    /// The inode number of the parent directory, if it can be found.
     pub(crate) fn above(&self, dir: Ino) -> Ino {
         self.fs.parent(dir).unwrap_or(NO_INO)
     }
 
-    /// Fills `add` (which says true when it is full) with entries and attributes from place `offset` on. What cannot be looked up is shown
-    /// as its entry says: a damaged inode costs its directory no other name.
+    /// Passes entries and attributes from offset `offset` on to `add`, which returns true when the answer is
+    /// full. An entry that cannot be looked up is shown with an unknown size: a damaged inode hides no other
+    /// name of its directory.
     pub(crate) fn entries_with_attributes(
         &self,
         handle: &Handle,
@@ -213,7 +218,7 @@ impl Adapter {
             }
         }
         self.each_entry_until_damage(handle, offset, &mut |entry| {
-            // By name, not by the entry's inode number: that may be another file's by now.
+            // By name, not by the entry's inode number: another file may have that number by now.
             let attr = match self.fs.lookup(&Cred::root(), handle.ino, entry.name) {
                 Ok(attr) => attr,
                 Err(Error::NotFound | Error::Stale) => return Added::Nothing,
@@ -223,8 +228,8 @@ impl Adapter {
         })
     }
 
-    /// Gives entries from place `offset` on to `each`. An error behind the first is the next request's, which meets it again: the kernel
-    /// gives programs no entries of an answer that is an error.
+    /// Passes entries from offset `offset` on to `each`. An error behind the first entry is left to the next
+    /// request, which meets it again: the kernel gives programs no entries of an answer that is an error.
     pub(crate) fn each_entry_until_damage(
         &self,
         handle: &Handle,
@@ -241,7 +246,7 @@ impl Adapter {
     }
 }
 
-/// What an entry did to an answer.
+/// The effect of one entry on an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Added {
     Entry,
@@ -255,7 +260,7 @@ impl Added {
     }
 }
 
-/// What is told of an entry that cannot be looked up.
+/// Attributes shown for an entry that cannot be looked up.
 fn unknown(ino: Ino, kind: FileKind) -> Attr {
     let never = Time::from_parts(0, 0);
     Attr {
@@ -276,12 +281,12 @@ fn unknown(ino: Ino, kind: FileKind) -> Attr {
     }
 }
 
-/// The number of an entry, as programs see it.
+/// The inode number of an entry, as programs see it.
 pub(crate) fn shown_ino(ino: Ino) -> Ino {
     if ino.0 == 0 { NO_INO } else { ino }
 }
 
-/// The kernel's number for a place.
+/// The kernel's offset for a cookie.
 pub(crate) fn place(cookie: Cookie) -> u64 {
     cookie.0.min(Cookie::MAX.0) + 2
 }
@@ -290,7 +295,8 @@ pub(crate) fn sets_group_id(perm: u16) -> bool {
     perm & 0o2000 != 0
 }
 
-/// What a file handle leads to. One without a name is stale: had a program it open, the kernel would know it, and not ask.
+/// The attributes of a file that a file handle names. A file without a name is stale: if a program had it
+/// open, the kernel would know it and not ask.
 pub(crate) fn with_a_name(attr: Attr) -> Result<Attr> {
     if attr.nlink == 0 { Err(Error::Stale) } else { Ok(attr) }
 }

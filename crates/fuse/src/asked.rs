@@ -1,7 +1,8 @@
-//! Asking something that may never answer.
+//! Questions to a file system that may never answer.
 //!
-//! A call that the process behind a mount has read, and does not answer, cannot be taken back, not even by SIGKILL; and no process ends
-//! before its last thread does. So a child asks: it stays behind with such a call, and this process goes on.
+//! A system call cannot be interrupted, not even by SIGKILL, once the process behind a mount has read its
+//! request and does not answer. And no process ends before its last thread does. So a child process makes the
+//! call: the child may hang, and this process goes on.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::AsRawFd;
@@ -11,19 +12,20 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// What `ask` gives, from a child of this process that has none of its descriptors; `None`: nothing came in time.
+/// The answer of `ask`, run in a child that has none of this process's descriptors. Returns `None` if no
+/// answer came in time.
 ///
 /// # Errors
-/// Those of pipe(2) and fork(2): it was not asked.
+/// Those of pipe(2) and fork(2): then nothing was asked.
 pub fn ask_in_time(limit: Duration, ask: impl FnOnce() -> Vec<u8>) -> io::Result<Option<Vec<u8>>> {
     let until = Instant::now() + limit;
     let (told, tell) = pipe()?;
-    // SAFETY: the child does what follows here and ends without returning. What it allocates is in order: the C library sees to its heap in
-    // a fork, and no other thread of the callers' is at work.
+    // SAFETY: the child runs the lines below and ends without returning. It may allocate: the C library keeps
+    // its heap consistent across a fork, and the callers have no other thread at work.
     let child = match unsafe { libc::fork() } {
         0 => {
             let answered = catch_unwind(AssertUnwindSafe(|| answer(tell, ask)));
-            // SAFETY: takes no pointers; what this process wants done at its end is its parent's to do.
+            // SAFETY: takes no pointers. Exit handlers of this process are its own to run, not the child's.
             unsafe { libc::_exit(i32::from(answered.is_err())) }
         }
         child => Pid::from_raw(child).filter(|_| child > 0).ok_or_else(io::Error::last_os_error)?,
@@ -31,7 +33,7 @@ pub fn ask_in_time(limit: Duration, ask: impl FnOnce() -> Vec<u8>) -> io::Result
     drop(tell);
     let answer = read_until(told, until);
     if answer.is_none() {
-        // Where it is in such a call it stays until that is answered.
+        // A child that hangs in such a call stays until the call is answered.
         let _ = kill_process(child, Signal::KILL);
     }
     let how = if answer.is_some() { WaitOptions::empty() } else { WaitOptions::NOHANG };
@@ -43,14 +45,14 @@ fn answer(mut tell: PipeWriter, ask: impl FnOnce() -> Vec<u8>) {
     let mine = tell.as_raw_fd() as u32;
     let others = [mine.checked_sub(1).map(|last| (0, last)), Some((mine + 1, u32::MAX))];
     for (first, last) in others.into_iter().flatten() {
-        // SAFETY: no memory is involved. A pipe or a lock of the caller's must not be kept by a child that stays behind.
+        // SAFETY: no memory is involved. A child that hangs must keep no pipe and no lock of the caller.
         unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     }
-    // The waiting process sees a cut answer by how this process ends.
+    // The parent knows by the exit code whether the answer is complete.
     tell.write_all(&ask()).expect("who asked has gone");
 }
 
-/// All that comes until the other end is closed.
+/// Reads until the other end is closed.
 fn read_until(mut from: PipeReader, until: Instant) -> Option<Vec<u8>> {
     let mut all = Vec::new();
     let mut some = [0; 4096];

@@ -7,7 +7,7 @@ use crate::adapter::Adapter;
 use crate::planted::{Breach, breaks};
 
 impl Adapter {
-    /// As [`as_caller`]; where all files show one owner, the kernel's check by what is shown stands alone.
+    /// As [`as_caller`]. If all files show one owner, only the kernel checks permissions, by that owner.
     pub(crate) fn as_caller<T>(
         &self,
         request: &Request,
@@ -17,7 +17,7 @@ impl Adapter {
         self.as_maker(request, 0, groups_matter, work)
     }
 
-    /// As [`Adapter::as_caller`], for a call that makes something: the kernel leaves the umask to us.
+    /// As [`Adapter::as_caller`], for a call that creates something: the kernel leaves the umask to us.
     pub(crate) fn as_maker<T>(
         &self,
         request: &Request,
@@ -43,10 +43,11 @@ impl Adapter {
     }
 }
 
-/// Carries out `work` as the caller of `request`. His supplementary groups are not in the request and are dear to find
-/// (a read of `/proc`), so `work` first runs without them and again with them if it was refused: the kernel has allowed
-/// the call already, and a refused call has changed nothing. With `groups_matter` they are found first: for calls
-/// that succeed either way but do less for a stranger to the group (the set-group-id bit).
+/// Carries out `work` as the caller of `request`. The request lacks the caller's supplementary groups, and
+/// finding them costs a read of `/proc`. So `work` runs without them first, and again with them if it was
+/// refused. That is safe: the kernel has allowed the call already, and a refused call has changed nothing.
+/// With `groups_matter` the groups are read first: for calls that succeed either way but do less for a caller
+/// outside the group (the set-group-id bit).
 fn as_caller<T>(request: &Request, groups_matter: bool, work: impl Fn(&Cred) -> Result<T>) -> Result<T> {
     let mut cred = Cred { uid: request.uid(), gid: request.gid(), groups: Vec::new(), umask: 0 };
     if groups_matter && !cred.is_root() {
@@ -62,7 +63,8 @@ fn as_caller<T>(request: &Request, groups_matter: bool, work: impl Fn(&Cred) -> 
     }
 }
 
-/// Empty if the process is gone or in a PID namespace we do not see.
+/// Supplementary groups of a process. Empty if the process has ended, or is in a PID namespace that we do not
+/// see.
 pub(crate) fn groups_of(pid: u32) -> Vec<u32> {
     if breaks(Breach::GroupsForgotten) {
         return Vec::new();

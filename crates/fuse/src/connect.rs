@@ -1,7 +1,8 @@
-//! Getting a connection to the kernel, mounted: by mount(2) where this process may, else by the setuid helper `fusermount3`.
+//! Mounts, and gets the connection to the kernel: by mount(2) if this process may, else by the setuid helper
+//! `fusermount3`.
 //!
-//! The library that speaks the protocol could do it too, but it unmounts the directory by its path when the connection ends: that may be
-//! another mount by then.
+//! The protocol library could mount, too. But when the connection ends it unmounts by path, and another mount
+//! may be there by then.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -22,10 +23,10 @@ use crate::mounts::{FS_SUBTYPE, FS_TYPE};
 use crate::options::MountOptions;
 
 const HELPER: &str = "fusermount3";
-/// Where the helper finds the number of the socket that it sends the connection by.
+/// Variable by which the helper learns the number of the socket to send the connection over.
 const HELPER_SOCKET: &str = "_FUSE_COMMFD";
 
-/// Mounts at `dir`; the connection.
+/// Mounts at `dir` and returns the connection.
 pub(crate) fn connect(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     match by_ourselves(dir, options) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => by_helper(dir, options),
@@ -95,7 +96,7 @@ fn by_helper(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let connection = receive(&ours);
     let mut said = String::new();
     if let Some(stderr) = &mut helper.stderr {
-        // Without its words there is its exit code.
+        // If it printed nothing, its exit code must do.
         let _ = stderr.read_to_string(&mut said);
     }
     let status = helper.wait()?;
@@ -106,7 +107,7 @@ fn by_helper(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     }
 }
 
-/// The descriptor that is sent; `None`: the sender has ended without.
+/// Receives a descriptor. Returns `None` if the sender has ended without sending one.
 fn receive(socket: &UnixStream) -> Option<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut sent = RecvAncillaryBuffer::new(&mut space);

@@ -1,11 +1,11 @@
-//! Between the kernel's words and the engine's.
+//! Conversions between the kernel's types and the engine's.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, INodeNo, RenameFlags, TimeOrNow};
 use heddle_vfs::{Attr, Error, FileKind, RangeOp, RenameMode, Result, SeekTarget, SetTime, Time};
 
-/// Told to programs as the size of a good read or write: a page of the engines.
+/// The preferred I/O size told to programs: a page of the engines.
 const PREFERRED_IO_BYTES: u32 = 4096;
 
 pub(crate) fn errno(error: &Error) -> fuser::Errno {
@@ -24,7 +24,7 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// The kind in a mode of mknod(2), where none means a regular file.
+/// The file kind in a mode of mknod(2), where 0 means a regular file.
 pub(crate) fn kind_of_mode(mode: u32) -> Result<FileKind> {
     match mode & libc::S_IFMT {
         0 | libc::S_IFREG => Ok(FileKind::Regular),
@@ -66,8 +66,8 @@ pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
         TimeOrNow::Now => SetTime::Now,
         TimeOrNow::SpecificTime(time) => SetTime::At(match time.duration_since(UNIX_EPOCH) {
             Ok(after) => Time::from_parts(saturated(after.as_secs()), after.subsec_nanos()),
-            // The kernel says seconds rounded down and nanoseconds upwards from them; fuser subtracts both from the
-            // epoch. Taken apart the same way they are the kernel's numbers again.
+            // The kernel's seconds are rounded down and its nanoseconds count upwards; fuser subtracts both
+            // from the epoch. The same steps backwards give the kernel's numbers again.
             Err(before) => {
                 let before = before.duration();
                 Time::from_parts(-saturated(before.as_secs()), before.subsec_nanos())

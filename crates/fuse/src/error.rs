@@ -1,116 +1,116 @@
-//! What can go wrong with a mount, and what to do about it.
+//! Errors of mounting and unmounting, each with its remedy.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A cause a variant.
+/// One variant per cause.
 #[derive(thiserror::Error, Debug)]
 pub enum Error {
-    /// There is no FUSE in this kernel, or not in this container.
+    /// This kernel, or this container, has no FUSE.
     #[error("cannot mount at {}: there is no /dev/fuse. Load the module (modprobe fuse) \
         or give the container the device", .dir.display())]
     NoDevice {
-        /// Where it was to be mounted.
+        /// The directory to mount at.
         dir: PathBuf,
     },
     /// The mount point cannot be used.
     #[error("cannot mount at {}: {source}. It must be an existing directory that you may read", .dir.display())]
     MountPoint {
-        /// Where it was to be mounted.
+        /// The directory to mount at.
         dir: PathBuf,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// Something of ours is there already.
+    /// A heddle file system is mounted there already.
     #[error("cannot mount at {}: {source_name} is mounted there. Unmount it with: heddle umount {}", .dir.display(), .dir.display())]
     AlreadyMounted {
-        /// Where it was to be mounted.
+        /// The directory to mount at.
         dir: PathBuf,
-        /// What is mounted there.
+        /// The source of the mount that is there.
         source_name: String,
     },
     /// The kernel or `fusermount3` refused.
     #[error("cannot mount at {}: {source}. {}", .dir.display(), remedy(.source))]
     Refused {
-        /// Where it was to be mounted.
+        /// The directory to mount at.
         dir: PathBuf,
-        /// What they said.
+        /// Their error.
         source: io::Error,
     },
-    /// Nothing is mounted there.
+    /// No file system is mounted there.
     #[error("{} is not a mount point; see what is mounted with: findmnt -t fuse.heddle", .dir.display())]
     NotMounted {
-        /// What was to be unmounted.
+        /// The directory to unmount.
         dir: PathBuf,
     },
-    /// Something else is mounted there.
+    /// Another file system is mounted there.
     #[error("{} is not a heddle mount but {kind} of {source_name}; unmount it with: umount {}", .dir.display(), .dir.display())]
     NotOurs {
-        /// What was to be unmounted.
+        /// The directory to unmount.
         dir: PathBuf,
         /// Its file system type.
         kind: String,
         /// Its source.
         source_name: String,
     },
-    /// Files are open, or someone is in a directory of it.
+    /// Files are open, or a process has its working directory there.
     #[error("{} is busy: {}. Close the files, leave the directory, then try again", .dir.display(), used_by(.holders))]
     Busy {
-        /// What was to be unmounted.
+        /// The directory to unmount.
         dir: PathBuf,
-        /// The processes that use it, as far as this user may see.
+        /// The processes that use the mount, as far as this user may see.
         holders: Vec<Holder>,
     },
     /// The kernel or `fusermount3` refused.
     #[error("cannot unmount {}: {source}", .dir.display())]
     Unmount {
-        /// What was to be unmounted.
+        /// The directory to unmount.
         dir: PathBuf,
-        /// What they said.
+        /// Their error.
         source: io::Error,
     },
-    /// It is unmounted at one place, and its process goes on.
+    /// The options of the mount could not be changed.
     #[error("cannot remount {}: {source}", .dir.display())]
     Remount {
-        /// What was to be changed.
+        /// The mount to change.
         dir: PathBuf,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// What is mounted for reading cannot be written to.
+    /// A mount of an image that was opened for reading cannot become writable.
     #[error("cannot remount {} for writing: its image was opened for reading alone. Unmount it, and mount it without ro", .dir.display())]
     ImageReadOnly {
-        /// What was to be changed.
+        /// The mount to change.
         dir: PathBuf,
     },
-    /// It goes on somewhere.
+    /// The file system is still mounted somewhere.
     #[error("{} is unmounted, but the file system is not: {by}. The image is clean when that process has ended", .dir.display())]
     StillHeld {
-        /// What was unmounted.
+        /// The directory that was unmounted.
         dir: PathBuf,
-        /// Its holder.
+        /// The process that holds it.
         by: String,
     },
-    /// The process behind what is mounted there has died, and it was another image's.
+    /// A dead mount of another image is there: its process has died.
     #[error("cannot mount at {}: the mount of {source_name} is there, whose process has died. Take it away with: heddle umount {}", .dir.display(), .dir.display())]
     DeadMount {
-        /// Where it was to be mounted.
+        /// The directory to mount at.
         dir: PathBuf,
-        /// What was mounted there.
+        /// The source of the dead mount.
         source_name: String,
     },
     /// The threads that serve the kernel ended with an error.
     #[error("the mount at {} broke: {source}", .dir.display())]
     Session {
-        /// The mount.
+        /// The mount point.
         dir: PathBuf,
-        /// What happened.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// What helps where mounting was refused.
+/// The remedy where mounting was refused.
 fn remedy(refused: &io::Error) -> &'static str {
     match refused.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => "Allow this process more open files (ulimit -n)",
@@ -121,30 +121,30 @@ fn remedy(refused: &io::Error) -> &'static str {
     }
 }
 
-/// A path, or a name, of somebody else's: one line that a terminal does not obey.
+/// A path or name that another user may have chosen, as one line without terminal escapes.
 pub fn shown(path: &Path) -> String {
     let text = path.display().to_string();
     text.chars().map(|c| if is_plain(c) { c.to_string() } else { c.escape_debug().to_string() }).collect()
 }
 
-/// Has a character a shape of its own, and changes nothing of what follows? No order to a terminal, no space that is none, nothing that
-/// turns the direction of writing.
+/// Returns true if the character is visible as itself: no terminal escape, no invisible space, no change of
+/// the writing direction.
 pub fn is_plain(c: char) -> bool {
-    // Behind another character: alone, an accent would be escaped too.
+    // Behind another character: an accent alone would be escaped, too.
     matches!(c, '"' | '\'' | '\\') || format!("a{c}").escape_debug().skip(1).eq([c])
 }
 
 /// A process that uses a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// Its number.
+    /// Its process number.
     pub pid: u32,
     /// Its name.
     pub name: String,
 }
 
 impl Holder {
-    /// The process of this number.
+    /// The process with this number.
     pub(crate) fn of(pid: u32) -> Holder {
         let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
         Holder { pid, name: String::from_utf8_lossy(&name).trim_end().to_owned() }

@@ -1,15 +1,15 @@
-//! The engine's open files, by the number the kernel knows them by.
+//! The engine's open files, by the numbers that the kernel knows.
 //!
 //! State       slots in segments that are added and never moved or freed: segment k has 64 * 2^k slots.
-//!             A slot has a lock of its own; the list of free slots has one that only open and release take.
-//!             Beside its lock a slot says which inode its file is of, so that those of one inode are found without locks.
-//! Invariants  H1  a number is `generation << 32 | slot`. The generation counts a slot's uses: a number that the kernel
-//!                 did not get from us, or has given back, finds no file.
+//!             Each slot has its own lock; only open and release take the lock of the list of free slots.
+//!             Beside its lock a slot has the inode of its file, so that the files of one inode are found without locks.
+//! Invariants  H1  a number is `generation << 32 | slot`. The generation counts the uses of a slot: a number that we never gave to the
+//!                 kernel, or that it has released, finds no file.
 //!             H2  a file leaves its slot under the slot's write lock, so no call is using it.
-//!             H3  a slot says its inode before anyone can have the file's number.
+//!             H3  a slot has its inode before the file's number is known to any other thread.
 //! Lock order  a slot's lock is not held while the list's is taken.
 //!
-//! A request takes one uncontended read lock here: requests on different descriptors share no line.
+//! A request takes one uncontended read lock here: requests on different descriptors share no cache line.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -46,16 +46,16 @@ struct Entry {
     open: Option<Open>,
 }
 
-/// What one descriptor has shown.
+/// Observations about one descriptor.
 #[derive(Default)]
 pub(crate) struct Marks {
-    /// The kernel has read a page through it, or is about to map it.
+    /// The kernel has read a page through this descriptor, or is about to map it.
     pub(crate) maps: AtomicBool,
-    /// So many capabilities had been given to files, and one, when this one had none.
+    /// The count of capabilities given to files, plus one, when this file was seen to have none.
     pub(crate) without_capability: AtomicU64,
 }
 
-/// An open file, and what is known of its descriptor.
+/// An open file, and what was observed about its descriptor.
 pub(crate) struct Open {
     pub(crate) handle: Handle,
     pub(crate) marks: Marks,
@@ -68,7 +68,7 @@ impl fmt::Debug for Handles {
 }
 
 impl Handles {
-    /// Keeps a file; its number. A file that finds no room comes back.
+    /// Stores a file and returns its number. If no slot is free, gives the file back.
     pub(crate) fn insert(&self, handle: Handle) -> std::result::Result<u64, Handle> {
         let Some(index) = self.free_slot() else { return Err(handle) };
         let slot = self.slot_or_new(index);
@@ -78,13 +78,13 @@ impl Handles {
         Ok(u64::from(entry.generation) << 32 | u64::from(index))
     }
 
-    /// Is no file open?
+    /// Returns true if no file is open.
     pub(crate) fn is_empty(&self) -> bool {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.never_used as usize == free.given_back.len()
     }
 
-    /// Uses a file.
+    /// Calls `work` with a file.
     pub(crate) fn with<T>(&self, number: u64, work: impl FnOnce(&Open) -> Result<T>) -> Result<T> {
         let slot = self.slot(number as u32).ok_or(Error::BadHandle)?;
         let entry = slot.entry.read().unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +94,7 @@ impl Handles {
         }
     }
 
-    /// Takes a file out.
+    /// Removes a file.
     pub(crate) fn remove(&self, number: u64) -> Option<Open> {
         let index = number as u32;
         let mut entry = self.slot(index)?.entry.write().unwrap_or_else(PoisonError::into_inner);
@@ -108,12 +108,13 @@ impl Handles {
         Some(open)
     }
 
-    /// Takes all files out.
+    /// Removes all files.
     pub(crate) fn drain(&self) -> impl Iterator<Item = Open> + '_ {
         self.slots().filter_map(|slot| slot.entry.write().unwrap_or_else(PoisonError::into_inner).open.take())
     }
 
-    /// Waits until all calls on files of this inode that have begun are at their end. Not to be called by one of them.
+    /// Waits until all calls on files of this inode that have begun are finished. A call on such a file must
+    /// not call this.
     pub(crate) fn wait_for_calls(&self, ino: Ino) {
         for slot in self.slots().filter(|slot| slot.ino.load(SeqCst) == ino.0) {
             drop(slot.entry.write().unwrap_or_else(PoisonError::into_inner));
@@ -148,7 +149,7 @@ impl Handles {
     }
 }
 
-/// Segment and slot in it.
+/// Segment, and slot in it.
 fn place(index: u32) -> (usize, usize) {
     let segment = (u64::from(index / FIRST_SLOTS) + 1).ilog2();
     let before = u64::from(FIRST_SLOTS) * ((1_u64 << segment) - 1);

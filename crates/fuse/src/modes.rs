@@ -1,31 +1,34 @@
-//! Writers of a file, counted: the count decides about the kernel's own copies of attributes. (Of bytes: `pages`.)
+//! Counts of a file's writers, which decide whether the kernel may cache its attributes. (For its bytes:
+//! `pages`.)
 //!
-//! State       counts of descriptors open for writing, by a hash of the inode; a descriptor counts until it is closed for good
-//!             (the kernel keeps it open for as long as it is mapped, duplicated, inherited). Two inodes that share a count
-//!             cost round trips, nothing else.
-//! Invariants  M1  while an inode is open for writing, no attribute of it is given to the kernel to keep, nor afterwards one that was
-//!                 asked for before; what the kernel was given before, or is on its way to it, is dropped when it opens.
+//! State       counts of descriptors open for writing, by a hash of the inode. A descriptor counts until it is closed for good (the
+//!             kernel keeps it open while it is mapped, duplicated or inherited). Two inodes that share a count cost round trips only.
+//! Invariants  M1  while an inode is open for writing, the kernel gets no attribute of it to keep, nor afterwards one that was asked for
+//!                 before. Attributes that the kernel has, or is about to get, are dropped when the inode is opened for writing.
 //!
-//! Why M1      of two answers that are under way at once the kernel keeps the one that comes first, and hands the other to its
-//!             caller without keeping it. If the second is the newer, its caller has seen a size that the next stat(2), answered
-//!             from what is kept, takes back. And a program may change the file past the mount, of which the kernel knows nothing.
-//! Order       opening counts, then drops: a request that the kernel has sent before that changes nothing it keeps (it numbers
-//!             its attributes for that), and one sent later finds the count. Closing adds to `closings`, then uncounts: a call that
-//!             finds no count, and as many closings as before the engine was asked, has asked after the last change. A file that is made
-//!             needs no drop: the kernel lets no look-up into a directory while it makes something there, and knows nothing of it yet.
+//! Why M1      of two answers under way at once the kernel keeps the first to arrive; it passes the other to its caller without keeping
+//! it.
+//!             If the second is newer, its caller has seen a size that the next stat(2), answered from the cache, takes back.
+//!             And a program may change the file past the mount, which the kernel does not see.
+//! Order       opening counts, then drops. A request that the kernel sent before the drop changes nothing that it keeps (it numbers its
+//!             attributes for that), and a request sent later finds the count. Closing adds to `closings`, then uncounts. A call that
+//!             finds no count, and as many closings as before it asked the engine, has asked after the last change. A created file needs
+//!             no drop: the kernel allows no lookup in a directory while it creates there, and does not know the file yet.
 //!
-//! A read without a lock owner fills a page of the kernel's cache: every file is open for direct I/O, whose reads have an
-//! owner, so only mappings ask so. Private ones (programs, libraries) cannot be told from shared ones.
+//! A read without a lock owner fills a page of the kernel's cache: every file is open for direct I/O, whose
+//! reads have an owner, so only mappings ask this way. Private ones (programs, libraries) cannot be told from
+//! shared ones.
 //! Source      protocol review M1; fuse-and-bypass 5.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use heddle_vfs::{Handle, Ino};
 
-/// Counts: so many that a few hundred files open for writing leave nearly all others their own.
+/// Number of counts: so many that with a few hundred files open for writing nearly all other files share no
+/// count with them.
 const COUNTS: usize = 8192;
 
-/// Counts of something by inode.
+/// Counts by inode.
 pub(crate) struct Counts(Box<[AtomicU32]>);
 
 impl Default for Counts {
@@ -35,9 +38,9 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// That of this inode, and of others with its hash.
+    /// The count of this inode, and of others with its hash.
     pub(crate) fn of(&self, ino: Ino) -> &AtomicU32 {
-        // The top bits of a product by an odd constant: neighbouring inodes go apart.
+        // The top bits of a product by an odd constant: neighbouring inodes get distant counts.
         let hash = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - COUNTS.ilog2());
         &self.0[hash as usize]
     }
@@ -46,28 +49,29 @@ impl Counts {
 #[derive(Default)]
 pub(crate) struct Modes {
     writers: Counts,
-    /// Descriptors open for writing that were closed for good.
+    /// How many descriptors open for writing were closed for good.
     closings: AtomicU64,
 }
 
-/// When the engine was asked for an attribute.
+/// The state when the engine was asked for an attribute.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
     closings: u64,
 }
 
 impl Modes {
-    /// To be called before the engine is asked for an attribute.
+    /// Call this before the engine is asked for an attribute.
     pub(crate) fn asked(&self) -> Asked {
         Asked { closings: self.closings.load(SeqCst) }
     }
 
-    /// May the kernel keep attributes of this inode that the engine gave since `asked`?
+    /// Returns true if the kernel may keep attributes of this inode that the engine gave since `asked`.
     pub(crate) fn may_be_kept(&self, ino: Ino, asked: Asked) -> bool {
         self.writers.of(ino).load(SeqCst) == 0 && self.closings.load(SeqCst) == asked.closings
     }
 
-    /// A descriptor of this file opens; true if what the kernel has of it must be dropped then, before anyone hears of the descriptor.
+    /// Counts a descriptor of this file. Returns true if the kernel's attributes must be dropped before any
+    /// other thread knows the descriptor.
     pub(crate) fn opens(&self, handle: &Handle) -> bool {
         if handle.flags.write {
             self.writers.of(handle.ino).fetch_add(1, SeqCst);
@@ -75,7 +79,7 @@ impl Modes {
         handle.flags.write
     }
 
-    /// This descriptor is closed for good.
+    /// Uncounts a descriptor that is closed for good.
     pub(crate) fn closes(&self, handle: &Handle) {
         if handle.flags.write {
             self.closings.fetch_add(1, SeqCst);

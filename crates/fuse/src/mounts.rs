@@ -1,4 +1,5 @@
-//! The kernel's table of mounts. Nothing here waits for the mounted file system: its process may be dead or stuck.
+//! The kernel's table of mounts. Nothing here waits for a mounted file system: its process may be dead or
+//! hang.
 
 use crate::asked::ask_in_time;
 
@@ -8,26 +9,26 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What `/proc/mounts` calls our mounts.
+/// The type that `/proc/mounts` shows for heddle mounts.
 pub(crate) const FS_SUBTYPE: &str = "heddle";
 pub(crate) const FS_TYPE: &str = "fuse.heddle";
-/// Links that lead to a mount point, at most.
+/// The most links that are followed to a mount point.
 const LINKS_MAX: usize = 40;
-/// How long a mount may take to say whether it lives.
+/// How long a mount may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// A mount, as the kernel's table shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mount {
     pub(crate) id: u64,
-    /// Major and minor number of the file system: one for all places where it is mounted.
+    /// Major and minor number of the file system: the same at every place where it is mounted.
     pub device: (u32, u32),
-    /// Where it is mounted.
+    /// The mount point.
     pub dir: PathBuf,
     pub(crate) kind: String,
-    /// What the mount says it stands on: of ours the path of the image.
+    /// The source that the mount shows: for a heddle mount the path of the image.
     pub source: PathBuf,
-    /// The user who mounted it, as the kernel says of FUSE.
+    /// The user who mounted it, as the kernel tells for FUSE.
     pub user: Option<u32>,
 }
 
@@ -41,49 +42,49 @@ impl Mount {
         self.kind == FS_TYPE
     }
 
-    /// The same mount, though perhaps at another place.
+    /// Returns true for the same mount, perhaps at another place.
     pub(crate) fn is(&self, other: &Mount) -> bool {
         (self.id, self.device) == (other.id, other.device)
     }
 }
 
-/// What a mount says when it is asked something.
+/// A mount's answer to a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
     Serves,
-    /// The process behind it has died: the kernel answers in its place.
+    /// Its process has died: the kernel answers in its place.
     Dead,
-    /// No answer in time: the process behind it is stopped, or very busy.
+    /// No answer came in time: its process is stopped or very busy.
     Silent,
 }
 
-/// Is a file system mounted at `dir` whose process lives, or may live?
+/// Returns true if a file system is mounted at `dir` whose process lives, or may live.
 pub fn is_served(dir: &Path) -> bool {
     mount_at(dir).is_some() && life_of(dir) != Life::Dead
 }
 
-/// Asks what is mounted at `dir`.
+/// Asks the file system that is mounted at `dir`.
 pub(crate) fn life_of(dir: &Path) -> Life {
     const DEAD: [u8; 1] = [1];
-    // The connection was aborted, or has lost its last descriptor.
+    // The connection was aborted, or its last descriptor is closed.
     let is_dead = |errno| matches!(errno, rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED);
     let asks = || if rustix::fs::statfs(dir).is_err_and(is_dead) { DEAD.to_vec() } else { Vec::new() };
     match ask_in_time(ANSWER_MAX, asks) {
         Ok(Some(said)) if said == DEAD => Life::Dead,
         Ok(Some(_)) => Life::Serves,
-        // Also where it cannot be asked.
+        // Also if it cannot be asked.
         Ok(None) | Err(_) => Life::Silent,
     }
 }
 
-/// The path the kernel's table would show: the directory above resolved, the last name as it is, because looking at
-/// a mount point asks its process. A name that is a link, and no mount point, is followed.
+/// The path that the kernel's table would show: the parent resolved, the last name as it is, because a look
+/// at a mount point asks its process. A name that is a link and no mount point is followed.
 pub(crate) fn place_of(dir: &Path) -> PathBuf {
     let mut place = above_resolved(dir);
     for _ in 0..LINKS_MAX {
         let link = if mount_at(&place).is_some() { None } else { fs::read_link(&place).ok() };
         let Some(to) = link else { break };
-        // Relative to where the link is.
+        // Relative to the directory of the link.
         place = above_resolved(&place.parent().unwrap_or(Path::new("/")).join(to));
     }
     place
@@ -109,7 +110,8 @@ pub(crate) fn all() -> Vec<Mount> {
     parse(&fs::read("/proc/thread-self/mountinfo").unwrap_or_default())
 }
 
-/// The heddle mounts in the mount namespace of this thread, or in that of a process; none if its table cannot be read.
+/// The heddle mounts in the mount namespace of this thread, or in that of a process. None if its table cannot
+/// be read.
 pub fn heddle_mounts(of_process: Option<u32>) -> Vec<Mount> {
     let mounts = of_process.map_or_else(all, of_namespace);
     mounts.into_iter().filter(Mount::is_ours).collect()
@@ -139,18 +141,18 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     Some(Mount { id, device, dir, kind, source, user })
 }
 
-/// The user who mounted it, by a table's options.
+/// The user who mounted it, from the table's options.
 fn user_of(options: &[u8]) -> Option<u32> {
     let user = options.split(|b| *b == b',').find_map(|option| option.strip_prefix(b"user_id="))?;
     std::str::from_utf8(user).ok()?.parse().ok()
 }
 
-/// Returns true if this process believes what that user says of a mount: root's word, and its own user's.
+/// Returns true if this process believes that user about a mount: root, and its own user.
 pub fn is_believed(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// Space, tab, newline and backslash are written as `\` and three octal digits.
+/// Decodes a field: space, tab, newline and backslash are written as `\` and three octal digits.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

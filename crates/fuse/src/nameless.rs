@@ -1,14 +1,15 @@
 //! Inodes that have lost their last name while the kernel still knows them.
 //!
-//! An `O_PATH` descriptor and a working directory keep an inode, and the kernel tells its server of neither; only, at the end, that
-//! it has forgotten the inode. So what loses its last name is kept, as an open file is, until then. The kernel forgets at once what nobody
-//! holds, but says so a moment after the call that removed the name: calls that find no space wait for that moment, and then try again.
+//! An `O_PATH` descriptor and a working directory keep an inode, but the kernel tells its server of neither.
+//! It tells only, at the end, that it has forgotten the inode. So an inode that loses its last name is kept
+//! until then, as by an open file. The kernel forgets an unused inode at once, but tells so a moment after
+//! the call that removed the name. A call that finds no space waits for that moment and tries again.
 //!
-//! State       how often the kernel was told of each inode that it has not forgotten since, in shards; the handles that keep inodes
-//!             without a name, and since when.
-//! Invariants  N1  an inode is counted before the kernel can have the answer that tells of it.
-//!             N2  an inode is kept only while it is counted: under the lock of `kept` it is looked at again.
-//!             N3  one thread at least does not wait for what the kernel forgets: it may be the one that is told.
+//! State       the lookup count of each inode that the kernel knows, in shards; the handles that keep inodes without a name, and since
+//!             when.
+//! Invariants  N1  an inode is counted before the kernel can have the answer that names it.
+//!             N2  an inode is kept only while it is counted: the count is checked again under the lock of `kept`.
+//!             N3  at least one thread does not wait for the kernel to forget: the kernel may need that thread to tell it.
 //! Lock order  `kept`, then a shard.
 
 use std::collections::HashMap;
@@ -20,19 +21,19 @@ use heddle_vfs::{Error, Handle, Ino, Result};
 
 const SHARDS: usize = 64;
 
-/// What is kept for longer is held by somebody: the kernel forgets in microseconds what nobody holds.
+/// An inode kept for longer is in use: the kernel forgets an unused inode within microseconds.
 const FORGOTTEN_WITHIN: Duration = Duration::from_millis(100);
 
-/// How often a call that finds no space is tried again: others may be quicker.
+/// How often a call that finds no space is tried again: other calls may take the space first.
 const TRIES: usize = 4;
 
-/// See the module.
+/// Inodes without a name (see the module).
 pub(crate) struct Nameless {
     lookups: [Mutex<HashMap<u64, u64>>; SHARDS],
     kept: Mutex<Kept>,
-    /// Somebody let go of what was kept.
+    /// Signalled when a kept inode was released.
     changed: Condvar,
-    /// How often that was.
+    /// How many kept inodes were released.
     let_go: AtomicU64,
     waiting: AtomicUsize,
     waiting_max: usize,
@@ -41,7 +42,7 @@ pub(crate) struct Nameless {
 #[derive(Default)]
 struct Kept {
     handles: HashMap<u64, (Handle, Instant)>,
-    /// Handles that are being given back.
+    /// Handles that are being closed.
     ending: usize,
 }
 
@@ -50,7 +51,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Nameless {
-    /// For a mount with so many threads.
+    /// The state for a mount with so many threads.
     pub(crate) fn new(threads: usize) -> Nameless {
         Nameless {
             lookups: std::array::from_fn(|_| Mutex::default()),
@@ -66,7 +67,8 @@ impl Nameless {
         locked(&self.lookups[ino.0 as usize % SHARDS])
     }
 
-    /// The kernel is about to be told of an inode; not of the first two of a directory's entries, of which it takes no note.
+    /// Counts an inode that the kernel is about to be told of. Not for `.` and `..` of a directory, which the
+    /// kernel does not count.
     pub(crate) fn told(&self, ino: Ino) {
         *self.shard(ino).entry(ino.0).or_default() += 1;
     }
@@ -75,7 +77,7 @@ impl Nameless {
         self.shard(ino).contains_key(&ino.0)
     }
 
-    /// The kernel has forgotten `times` answers; true: all there were.
+    /// Subtracts `times` from the lookup count of an inode. Returns true if that was the rest.
     pub(crate) fn forgets(&self, ino: Ino, times: u64) -> bool {
         let mut shard = self.shard(ino);
         let Some(count) = shard.get_mut(&ino.0) else { return false };
@@ -87,7 +89,7 @@ impl Nameless {
         gone
     }
 
-    /// Keeps an inode until the kernel has forgotten it. A handle that is not needed comes back.
+    /// Keeps an inode until the kernel has forgotten it. Returns a handle that is not needed.
     pub(crate) fn keep(&self, handle: Handle) -> Option<Handle> {
         let mut kept = locked(&self.kept);
         if !self.is_known(handle.ino) || kept.handles.contains_key(&handle.ino.0) {
@@ -110,12 +112,12 @@ impl Nameless {
         self.changed.notify_all();
     }
 
-    /// Takes out all that is kept.
+    /// Removes all kept handles.
     pub(crate) fn drain(&self) -> Vec<Handle> {
         locked(&self.kept).handles.drain().map(|(_, (handle, _))| handle).collect()
     }
 
-    /// Waits until what lost its name just now is forgotten, or known to be held.
+    /// Waits until each inode that has just lost its name is forgotten, or known to be in use.
     pub(crate) fn settle(&self) {
         let me = self.waiting.fetch_add(1, SeqCst);
         if me < self.waiting_max {
@@ -135,7 +137,7 @@ impl Nameless {
         self.waiting.fetch_sub(1, SeqCst);
     }
 
-    /// Does what may find no space, once more if space has come meanwhile from what the kernel has forgotten.
+    /// Runs `work`. If it finds no space, runs it again once the kernel has forgotten inodes that kept some.
     pub(crate) fn with_space<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 1..TRIES {
             let before = self.let_go.load(SeqCst);

@@ -1,4 +1,4 @@
-//! How to mount.
+//! Options of a mount.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -10,35 +10,36 @@ use heddle_vfs::ioctl::Doorbell;
 
 use crate::mounts::FS_SUBTYPE;
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone)]
 pub struct MountOptions {
-    /// What the mount table shows as the source, usually the image's path.
+    /// The source that the mount table shows, usually the image's path.
     pub source: PathBuf,
-    /// Answers programs that ask where they can attach.
+    /// Answers programs that ask where to attach.
     pub door: Option<Arc<dyn Doorbell>>,
-    /// Threads that serve requests; one a core, and at least two, if not given.
+    /// Threads that serve requests. Default: one per core, and at least two.
     pub threads: Option<NonZeroUsize>,
-    /// How long the kernel may keep names and attributes.
+    /// How long the kernel may cache names and attributes.
     pub ttl: Duration,
-    /// No changes through this mount.
+    /// This mount allows no changes.
     pub read_only: bool,
-    /// Other users may enter, as far as modes allow. Without it only the user who mounts, not even root.
+    /// Other users may use the mount, as file modes allow. Without it only the mounting user may, not even
+    /// root.
     pub allow_other: bool,
-    /// All files show this owner; new ones get it, and nobody can give one away.
+    /// All files show this owner; new files get it, and no file can be given to another.
     pub uid: Option<u32>,
     /// The same for the group.
     pub gid: Option<u32>,
     /// Programs may be executed.
     pub exec: bool,
-    /// Set-user-id programs have their effect. Root's to allow.
+    /// Set-user-id bits have effect. Only root may allow it.
     pub suid: bool,
-    /// Device files can be opened. Root's to allow.
+    /// Device files can be opened. Only root may allow it.
     pub dev: bool,
 }
 
 impl Default for MountOptions {
-    /// A second's cache, open to others if root mounts.
+    /// A cache of one second; other users may enter if root mounts.
     fn default() -> Self {
         MountOptions {
             source: FS_SUBTYPE.into(),

@@ -1,19 +1,20 @@
-//! Files of which the kernel keeps pages for a mapping: calls that go around those pages, and pages that come back.
+//! Files of which the kernel holds pages for a mapping: calls past those pages, and pages that the kernel
+//! writes back.
 //!
-//! Why         A direct write drops the kernel's pages, is carried out, and drops them once more. A page that the kernel reads between the
-//!             two holds the old bytes. If a mapping then stores to it, it comes back whole, and the old bytes with it.
-//!             So what comes back is compared with what the kernel was given, and the bytes that differ are written.
-//! State       per mapped file, the `Base` of each page that a call went around: what the kernel's page held before that call, but for
-//!             stores. A page without one holds the engine's bytes, but for stores: nothing is remembered of it.
-//! Invariants  P1  a file is noted, and all calls on it that began before have ended, before a page of it is read for the kernel;
-//!                 also before a program maps it that says so, and works on files past the kernel.
-//!             P2  a call that changes a noted file captures bases first, and holds the file's lock until the engine has ended it.
-//!             P3  the base of a page goes when the kernel reads the page again, when the page comes back and takes nothing away, or
-//!                 when the kernel has dropped it.
-//!             P4  a file is noted for as long as a descriptor is open that it was noted through; when the last one closes, the
-//!                 kernel drops its pages first. So another descriptor that maps the file reads again, and is seen.
+//! Why         For a direct write the kernel drops its pages, runs the write, and drops them again. A page that it reads in between has
+//!             the old bytes. If a mapping then stores to that page, the whole page is written back, with the old bytes. So a page that
+//!             is written back is compared with the bytes that the kernel was given, and only the bytes that differ are written.
+//! State       per mapped file, the `Base` of each page that a call went past: the bytes of the kernel's page before that call, without
+//!             stores. A page without a `Base` equals the engine's, except for stores: nothing is remembered of it.
+//! Invariants  P1  before a page of a file is read for the kernel, the file is noted and all earlier calls on it have ended. The same
+//!                 holds before a program with the bypass library maps it, for such a program works on files past the kernel.
+//!             P2  a call that changes a noted file first captures bases, and holds the file's lock until the engine has finished it.
+//!             P3  the base of a page goes when the kernel reads the page again, when a page that is written back takes no byte away, or
+//!                 when the kernel has dropped the page.
+//!             P4  a file is noted while a descriptor is open through which it was noted. When the last one closes, the kernel drops its
+//!                 pages first. So another descriptor that maps the file reads again, and is seen.
 //! Lock order  a file's `ready`, then a slot of the handles, then its `held`; `files` last. None of them is held while the kernel is told
-//!             to drop pages: it writes them back first, to threads that take these locks.
+//!             to drop pages: it first writes them back, to threads that take these locks.
 
 mod held;
 mod keeper;
@@ -39,22 +40,22 @@ pub(crate) struct Pages {
     keeper: Keeper,
 }
 
-/// What the threads that serve and the one that tidies up both know.
+/// State shared by the threads that serve and the thread that tidies.
 struct Known {
     fs: Arc<dyn FileSystem>,
     shared: Arc<Shared>,
-    /// Noted files by a hash of the inode: all that a call on another file looks at.
+    /// Noted files by a hash of the inode: a call on another file checks only this.
     noted: Counts,
     files: Mutex<HashMap<Ino, Noted>>,
-    /// Bases captured since the kernel was last made to drop pages.
+    /// Bases captured since the kernel was last told to drop pages.
     captured: AtomicUsize,
 }
 
 struct Noted {
     pages: Arc<FilePages>,
-    /// Open descriptors that it was noted through.
+    /// Open descriptors through which the file was noted.
     descriptors: usize,
-    /// Descriptors there ever were.
+    /// Number of such descriptors ever.
     ever: u64,
 }
 
@@ -65,19 +66,19 @@ impl Pages {
         Pages { keeper: Keeper::new(Arc::clone(&known)), known }
     }
 
-    /// This descriptor is closed for good.
+    /// Handles the final close of this descriptor.
     pub(crate) fn closes(&self, open: &Open) {
         if open.marks.maps.load(SeqCst) {
             self.closes_one_of(open.handle.ino);
         }
     }
 
-    /// The pages of a noted file. For others this is a look at a word that nobody writes to.
+    /// The pages of a noted file. For other files this reads one word that is rarely written.
     pub(crate) fn of(&self, ino: Ino) -> Option<Arc<FilePages>> {
         self.known.of(ino)
     }
 
-    /// Notes one descriptor more of a file.
+    /// Notes one more descriptor of a file.
     pub(crate) fn note(&self, ino: Ino) -> Result<Arc<FilePages>> {
         self.known.note(ino)
     }
@@ -88,7 +89,7 @@ impl Pages {
         }
     }
 
-    /// No thread of this uses the engine any more.
+    /// Ends the state: no thread of this mount uses the engine any more.
     pub(crate) fn end(&self) {
         self.keeper.end();
         for (_, noted) in self.known.files().drain() {
@@ -96,7 +97,7 @@ impl Pages {
         }
     }
 
-    /// A call has captured so many bases.
+    /// Counts captured bases.
     pub(crate) fn count(&self, captured: usize) {
         if captured > 0 && keeper::is_due(self.known.captured.fetch_add(captured, SeqCst), captured) {
             self.keeper.tell(Job::Tidy);
@@ -132,7 +133,7 @@ impl Known {
         Ok(pages)
     }
 
-    /// One descriptor less; true if it was the last.
+    /// Drops one descriptor. Returns true if it was the last.
     fn leave(&self, ino: Ino) -> bool {
         self.files().get_mut(&ino).is_some_and(|noted| {
             noted.descriptors -= 1;
@@ -140,12 +141,12 @@ impl Known {
         })
     }
 
-    /// How many descriptors a file without any ever had.
+    /// How many descriptors a file without an open one ever had.
     fn unmapped(&self, ino: Ino) -> Option<u64> {
         self.files().get(&ino).filter(|noted| noted.descriptors == 0).map(|noted| noted.ever)
     }
 
-    /// The kernel has no page of a file that had so many descriptors, or fewer.
+    /// Forgets a file: the kernel has no page of it, if it never had more descriptors than `ever`.
     fn forget_unmapped(&self, ino: Ino, ever: u64) {
         let mut files = self.files();
         if files.get(&ino).is_some_and(|noted| noted.descriptors == 0 && noted.ever <= ever) {
@@ -157,7 +158,7 @@ impl Known {
     }
 
     fn forget(&self, noted: &Noted) {
-        // An engine that may not be called any more finds by itself what was open.
+        // An engine that may not be called any more finds open files itself.
         let _ = self.shared.guarded(|| {
             if let Some(handle) = noted.pages.end() {
                 self.fs.note_kernel_pages(&handle, false);
@@ -167,7 +168,7 @@ impl Known {
         });
     }
 
-    /// Makes the kernel drop pages that something is remembered of; false if something must stay.
+    /// Makes the kernel drop pages of which something is remembered. Returns false if something must stay.
     fn tidy(&self) -> bool {
         self.captured.store(0, SeqCst);
         let files: Vec<_> =

@@ -1,12 +1,13 @@
-//! Promises of SEMANTICS.md that are broken on purpose: the test that a row names for mounts must see it (`cargo xtask breaches`).
+//! Promises of SEMANTICS.md that are broken on purpose: the test that a row names for mounts must see each
+//! breach (`cargo xtask breaches`).
 
 heddle_vfs::breaches! {
-    /// Nothing is taken from the mode of what is made.
+    /// The umask is not applied to new files.
     UmaskForgotten,
-    /// A user is in his first group alone.
+    /// A user is in the primary group only.
     GroupsForgotten,
-    /// A write leaves the set-id bits.
+    /// A write does not clear the set-id bits.
     SetIdsStay,
-    /// A write leaves the capabilities.
+    /// A write does not remove the capabilities.
     CapabilityStays,
 }

@@ -1,9 +1,10 @@
-//! What a change of the content takes away from a file: set-id bits, and the capabilities that its program would get. Linux's rules:
-//! a caller without `CAP_FSETID` takes the set-user-id bit, and the set-group-id bit unless it means nothing (no right to execute for the
-//! group) and he is in that group; everybody takes capabilities.
+//! Privileges that a file loses when its content changes: set-id bits, and the capabilities of its program.
+//! Linux's rules apply. A caller without `CAP_FSETID` clears the set-user-id bit. It clears the set-group-id
+//! bit, too, unless the group has no right to execute and the caller is in that group. Every caller removes
+//! capabilities.
 //!
-//! The kernel sees to some of it by requests in the caller's name, where it has looked at the file first. It leaves writes to us, and the
-//! set-group-id bit of a file that its group may not execute.
+//! The kernel sends requests in the caller's name for some cases, where it has checked the file first. It
+//! leaves writes to us, and also the set-group-id bit of a file that its group may not execute.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -25,13 +26,13 @@ const GROUP_EXECUTES: u16 = 0o010;
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 impl Adapter {
-    /// Before the content is changed through this descriptor.
+    /// Removes privileges before the content is changed through this descriptor.
     pub(crate) fn content_changes(&self, request: &Request, open: &Open) -> Result<()> {
         self.drop_capability(open)?;
         self.drop_set_ids(request, open.handle.ino)
     }
 
-    /// Takes the bits away that go when this caller changes the content.
+    /// Clears the bits that a change of the content by this caller clears.
     pub(crate) fn drop_set_ids(&self, request: &Request, ino: Ino) -> Result<()> {
         if breaks(Breach::SetIdsStay) {
             return Ok(());
@@ -45,7 +46,7 @@ impl Adapter {
         }
     }
 
-    /// The bits that go when this caller changes the content, or the owner.
+    /// The bits that a change of the content, or of the owner, by this caller clears.
     pub(crate) fn set_ids_that_go(&self, request: &Request, ino: Ino) -> Result<u16> {
         let attr = self.fs.getattr(ino)?;
         let set = attr.perm & (SET_USER | SET_GROUP);
@@ -58,8 +59,9 @@ impl Adapter {
         Ok(if set & SET_GROUP != 0 && means_nothing && member() { set & !SET_GROUP } else { set })
     }
 
-    /// Are these the permissions that the file has, without set-id bits? The kernel lets a stranger's chmod(2) not come here: so it is
-    /// the kernel that takes them away, in the name of the caller that changes the content.
+    /// Returns true if these are the file's permissions without set-id bits. The kernel forwards no chmod(2)
+    /// of a user who is not the owner: so this is the kernel clearing the bits, in the name of the caller
+    /// that changes the content.
     pub(crate) fn only_drops_set_ids(&self, ino: Ino, set: &SetAttr) -> Result<bool> {
         let Some(perm) = set.perm.filter(|perm| *set == SetAttr { perm: Some(*perm), ..SetAttr::default() })
         else {
@@ -69,7 +71,7 @@ impl Adapter {
         Ok(perm != now && now & !(SET_USER | SET_GROUP) == perm & !(SET_USER | SET_GROUP) && perm & !now == 0)
     }
 
-    /// Before the content is changed through this descriptor by anybody.
+    /// Removes capabilities before any caller changes the content through this descriptor.
     pub(crate) fn drop_capability(&self, open: &Open) -> Result<()> {
         if breaks(Breach::CapabilityStays) {
             return Ok(());
@@ -88,8 +90,9 @@ impl Adapter {
         Ok(())
     }
 
-    /// In whose name an attribute is set or removed: for those of its own the kernel has looked at the caller's capabilities, and takes the
-    /// file's away in the name of the caller that changes the content.
+    /// The credentials to set or remove an attribute with. For attributes of its own the kernel has checked
+    /// the caller's capabilities, and it removes the file's capabilities in the name of the caller that
+    /// changes the content.
     pub(crate) fn as_setter<T>(
         &self,
         request: &Request,
@@ -98,7 +101,7 @@ impl Adapter {
     ) -> Result<T> {
         match name.namespace() {
             Namespace::Security | Namespace::Trusted => work(&Cred::root()),
-            // A stranger to the group takes the set-group-id bit away with a list.
+            // A caller outside the group clears the set-group-id bit by setting an access list.
             namespace => self.as_caller(request, namespace == Namespace::AclAccess, work),
         }
     }

@@ -1,7 +1,7 @@
-//! Changing a mount that is there: mount(8)'s `-o remount`.
+//! Changing an existing mount: mount(8)'s `-o remount`.
 //!
-//! The kernel keeps to what it is told, for all users of the file system: no program opens a file for writing that the mount
-//! does not let it open, and while one is open for writing it does not become read-only.
+//! The kernel enforces it for all users of the file system: no program opens a file for writing on a
+//! read-only mount. While a file is open for writing, a mount does not become read-only.
 
 use std::path::Path;
 
@@ -13,20 +13,20 @@ use crate::error::shown;
 use crate::mounts::{mount_at, place_of};
 use crate::umount::{holders, server_of};
 
-/// What is to change; `None`: as it is.
+/// The changes; `None` leaves an option as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Remount {
-    /// Nothing can be changed.
+    /// The mount allows no changes.
     pub read_only: Option<bool>,
-    /// Programs can be run from it.
+    /// Programs may be executed.
     pub exec: Option<bool>,
-    /// Set-id bits count.
+    /// Set-id bits have effect.
     pub suid: Option<bool>,
-    /// Device files count.
+    /// Device files can be opened.
     pub dev: Option<bool>,
 }
 
-/// Changes the mount at `dir`. When it has become read-only, all changes are durable.
+/// Changes the mount at `dir`. Once it is read-only, all changes are durable.
 ///
 /// # Errors
 /// [`Error::NotMounted`], [`Error::NotOurs`], [`Error::ImageReadOnly`], [`Error::Busy`], [`Error::Remount`].
@@ -63,7 +63,8 @@ pub fn remount(dir: &Path, change: Remount) -> Result<(), Error> {
         errno => failed(errno),
     })?;
     if change.read_only == Some(true) {
-        // The kernel sends a FUSE server no sync then. An fsync of the root makes every earlier change durable.
+        // The kernel sends a FUSE server no sync here. An fsync of the root makes every earlier change
+        // durable.
         let root =
             rustix::fs::open(&dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         root.and_then(rustix::fs::fsync).map_err(failed)?;

@@ -1,5 +1,5 @@
-//! The kernel's requests, one by one, as calls of the engine. Every request is answered once: fuser answers `EIO` for a
-//! reply that is dropped.
+//! The kernel's requests, one by one, as calls of the engine. Every request is answered once: fuser answers
+//! `EIO` for a reply that is dropped.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -21,26 +21,26 @@ use crate::adapter::{Adapter, Added, answer_empty, place, sets_group_id, shown_i
 use crate::convert::{errno, file_type, kind_of_mode, range_op, rename_mode, seek_target, set_time};
 use crate::xattrs::answer_xattr;
 
-/// Longest read or write of one request: what the kernel allows without a change of its settings.
+/// The longest read or write of one request: the kernel's limit at its default settings.
 const REQUEST_MAX_BYTES: u32 = 1 << 20;
 
-/// Requests the kernel may have under way for asynchronous I/O and write-back.
+/// How many asynchronous requests (I/O and write-back) the kernel may have under way.
 const BACKGROUND_MAX: u16 = 256;
 
 const MODE_BITS: u32 = 0o7777;
 
 thread_local! {
-    /// What a thread reads into: it grows to the longest request and is never cleared.
+    /// The buffer into which a thread reads: it grows to the longest request and is never cleared.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// No page cache, and writers of one file side by side.
+/// No page cache, and parallel writers of one file.
 const FILE_OPEN: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Not `FUSE_ATOMIC_O_TRUNC`: the kernel asks whether a program runs from the file (ETXTBSY) after the open that it
-        // would cut with, where that is for reading alone. So it cuts by a request of its own.
+        // Not `FUSE_ATOMIC_O_TRUNC`: after a read-only open the kernel checks whether a program runs from the file (ETXTBSY).
+        // That check must precede the truncation, so the kernel truncates by a request of its own.
         let wanted = [
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
@@ -49,12 +49,12 @@ impl fuser::Filesystem for Adapter {
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
             InitFlags::FUSE_EXPORT_SUPPORT,
-            // Access lists are checked by the kernel too, and a default one makes the umask not count: so that is ours to apply.
+            // The kernel checks access lists, too. A default access list replaces the umask, so we apply the umask.
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_DONT_MASK,
         ];
         for flag in wanted {
-            // An older kernel lacks some: each only makes things faster or, for mappings and access lists, possible.
+            // An older kernel lacks some of these: each only makes calls faster or, for mappings and access lists, possible.
             let _ = config.add_capabilities(flag);
         }
         let _ = config.set_max_write(REQUEST_MAX_BYTES);
@@ -79,7 +79,7 @@ impl fuser::Filesystem for Adapter {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let asked = self.modes.asked();
         let found = self.guarded(|| {
-            // The kernel asks for these when it has a file handle (open_by_handle_at(2), NFS) and nothing else.
+            // The kernel asks for these when it has only a file handle (open_by_handle_at(2), NFS).
             match name.as_bytes() {
                 b"." => return self.fs.getattr(Ino(parent.0)).and_then(with_a_name),
                 b".." => return self.fs.getattr(self.fs.parent(Ino(parent.0))?),
@@ -128,8 +128,8 @@ impl fuser::Filesystem for Adapter {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
         };
-        // No system call sets size and mode: this is the kernel taking the set-id bits away from a file that its caller
-        // may write but does not own, so the mode is not asked for in his name.
+        // No system call sets size and mode: the kernel clears the set-id bits here, of a file that its
+        // caller may write but does not own. So the mode is not set in the caller's name.
         let kept_bits = set.perm.take_if(|_| size.is_some());
         let groups_matter = set.perm.is_some_and(sets_group_id);
         let strange = |to: Option<u32>, shown: Option<u32>| to.is_some() && shown.is_some() && to != shown;
@@ -155,7 +155,7 @@ impl fuser::Filesystem for Adapter {
         };
         let asked = self.modes.asked();
         let result = match fh {
-            // One that is open for reading alone is cut in its caller's name: `O_RDONLY | O_TRUNC`.
+            // A descriptor that is open read-only is truncated in its caller's name: `O_RDONLY | O_TRUNC`.
             Some(fh) if size.is_some() => {
                 self.with_handle(fh, |handle| apply(handle.flags.write.then_some(handle)))
             }
@@ -318,7 +318,7 @@ impl fuser::Filesystem for Adapter {
             if buffer.len() < len {
                 buffer.resize(len, 0);
             }
-            // Calls have an owner, pages have none.
+            // Calls have a lock owner, pages have none.
             let read = match owner {
                 Some(_) => self.with_handle(fh, |handle| self.fs.read(handle, offset, &mut buffer[..len])),
                 None => self.read_pages(fh, offset, &mut buffer[..len]),
@@ -356,7 +356,7 @@ impl fuser::Filesystem for Adapter {
                 true => self.append_around(handle, data)?,
                 false => self.write_around(handle, offset, data)?,
             };
-            // The kernel says so here, of the file, of this call (RWF_DSYNC) or of the mount, and sends no fsync behind it.
+            // The kernel sets this flag for the file, this call (RWF_DSYNC) or the mount, and sends no fsync afterwards.
             if flags.0 & libc::O_DSYNC != 0 {
                 self.fs.fsync(handle, flags.0 & libc::O_SYNC != libc::O_SYNC)?;
             }
@@ -368,7 +368,7 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    /// Nothing is held back here that a close could bring to light; the kernel asks no more after this answer.
+    /// No write is held back here that a close could report; after this answer the kernel asks no more.
     fn flush(
         &self,
         _request: &Request,

@@ -26,24 +26,24 @@ use crate::options::{MountOptions, ShownOwner};
 use crate::shared::Shared;
 use crate::umount::take_away;
 
-/// How often a mount that is to end looks whether files are open.
+/// How often a leaving mount checks whether files are open.
 const LEAVE_LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long the threads of a mount may take to be there.
+/// How long the threads of a mount may take to start.
 const START_MAX: Duration = Duration::from_secs(60);
-/// How the library that speaks to the kernel names them.
+/// The name that the protocol library gives to its threads.
 const SERVING_THREAD: &[u8] = b"fuser-";
 
-/// A directory that can be mounted at, as far as can be known before anything is changed.
+/// A directory to mount at, checked as far as possible before anything is changed.
 #[derive(Clone, Debug)]
 pub struct MountPoint {
     dir: PathBuf,
-    /// A mount whose process has died, and whose place is taken.
+    /// A dead mount (its process has died) at this directory, which is to be replaced.
     dead: Option<mounts::Mount>,
 }
 
 impl MountPoint {
-    /// Looks at it, and at what mounting needs. `source`, as in [`MountOptions`]: a mount of the same whose process has died
-    /// gives its place up.
+    /// Checks the directory and the needs of mounting. `source` as in [`MountOptions`]: a dead mount of the
+    /// same source is replaced.
     ///
     /// # Errors
     /// [`Error::NoDevice`], [`Error::MountPoint`], [`Error::AlreadyMounted`], [`Error::DeadMount`], [`Error::Refused`].
@@ -68,7 +68,8 @@ impl MountPoint {
         Ok(MountPoint { dir, dead })
     }
 
-    /// Mounts `fs` there and serves it from threads of this process until it is unmounted. Returns when the mount has answered a call.
+    /// Mounts `fs` there. Threads of this process serve it until it is unmounted. Returns when all threads
+    /// serve.
     ///
     /// # Errors
     /// As [`MountPoint::check`].
@@ -79,7 +80,7 @@ impl MountPoint {
         if let Some(dead) = &self.dead
             && mounts::mount_at(&dir).is_some_and(|mount| mount.is(dead))
         {
-            // Open files of it stay open, as mere numbers.
+            // Open files of the dead mount stay open, but fail.
             take_away(&dir, UnmountFlags::DETACH)?;
         }
         let shared = Arc::new(Shared::default());
@@ -94,7 +95,8 @@ impl MountPoint {
             Arc::clone(&handles),
             options.threads(),
         );
-        // What is mounted with the last descriptor could not be found in the table, nor taken away again.
+        // Descriptors in reserve: a mount made with the last descriptor could be neither found in the table
+        // nor unmounted.
         let spare = [spare_descriptor().map_err(refused)?, spare_descriptor().map_err(refused)?];
         let connection = connect(&dir, options).map_err(refused)?;
         drop(spare);
@@ -112,7 +114,7 @@ impl MountPoint {
         let serve = std::thread::Builder::new().name("heddle-fuse".into()).spawn(move || {
             let served = session.run();
             ending.ended.store(true, SeqCst);
-            // Nobody waits any more where this fails.
+            // If this fails, no thread waits any more.
             let _ = tell.send(Event::Ended);
             served
         });
@@ -145,8 +147,8 @@ fn usable(dir: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-/// A process started without standard input or output would get the FUSE device as one of them, which fuser refuses by
-/// a panic; what is missing becomes `/dev/null`.
+/// A process started without standard input or output would get the FUSE device as one of them, and fuser
+/// then panics. So `/dev/null` takes the place of each that is missing.
 fn keep_standard_descriptors() -> io::Result<()> {
     loop {
         let null = File::options().read(true).write(true).open("/dev/null")?;
@@ -157,13 +159,13 @@ fn keep_standard_descriptors() -> io::Result<()> {
     }
 }
 
-/// A descriptor that is dropped where another one must be had.
+/// A descriptor in reserve, dropped where another one is needed.
 fn spare_descriptor() -> io::Result<File> {
     File::open("/dev/null")
 }
 
-/// A mounted file system, served by this process. Dropping it unmounts; if files are still open the mount disappears
-/// from the tree at once and is served until they are closed.
+/// A mounted file system, served by this process. Dropping it unmounts. If files are still open, the mount
+/// leaves the tree at once and is served until they are closed.
 #[derive(Debug)]
 pub struct Mounted {
     unmounter: Unmounter,
@@ -173,38 +175,38 @@ pub struct Mounted {
     serve: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// What a mount's owner waits for.
+/// Events that a mount's owner waits for.
 #[derive(Debug)]
 enum Event {
-    /// No thread serves it any more.
+    /// No thread serves the mount any more.
     Ended,
-    /// It is to end when no file of it is open.
+    /// The mount is to end when no file of it is open.
     Leave,
 }
 
 impl Mounted {
-    /// Where it is mounted.
+    /// The mount point.
     pub fn dir(&self) -> &Path {
         &self.unmounter.dir
     }
 
-    /// Something to unmount it with from another thread, while this one waits.
+    /// A handle to unmount it with from another thread, while this one waits.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
 
-    /// Tells, also after the end, whether the file system was shut down (`FS_IOC_SHUTDOWN`): then nothing of it may be written
-    /// any more, as after a power cut.
+    /// Returns a function that tells, even after the end, whether the file system was shut down
+    /// (`FS_IOC_SHUTDOWN`). If so, nothing may be written to it any more, as after a power cut.
     pub fn shut_down(&self) -> impl Fn() -> bool + use<> {
         let shared = Arc::clone(&self.shared);
         move || shared.is_shut_down()
     }
 
-    /// Waits until it is unmounted, or was told to [`Unmounter::leave`] and has no file open. When this returns, the engine is not in use
-    /// by the mount any more.
+    /// Waits until it is unmounted, or until [`Unmounter::leave`] was called and no file is open. When this
+    /// returns, the mount does not use the engine any more.
     ///
-    /// # Errors
-    /// [`Error::Session`]; [`Error::Unmount`] if it could not be made to end: then it is still served.
+    /// # Errors [`Error::Session`]; [`Error::Unmount`] if it could not be made to end: then it is still
+    /// served.
     pub fn wait(mut self) -> Result<(), Error> {
         while let Ok(Event::Leave) = self.next_event(None) {
             while !self.handles.is_empty() {
@@ -212,7 +214,7 @@ impl Mounted {
                     return self.join();
                 }
             }
-            // One that the kernel knows no more has ended already.
+            // If the kernel does not know the connection any more, it has ended already.
             if let Err(source) = self.unmounter.abort()
                 && source.kind() != io::ErrorKind::NotFound
             {
@@ -230,8 +232,9 @@ impl Mounted {
         }
     }
 
-    /// Returns when all threads serve. The kernel and this process have agreed before: there would be no session else. Nothing is asked
-    /// of the mount from here. A process that is killed while it waits for its own answer would never end, and the mount would hang.
+    /// Returns when all threads serve. The kernel and this process have agreed before, or there would be no
+    /// session. This process sends no request to its own mount: if killed while it waits for its own answer,
+    /// it would never end, and the mount would hang.
     fn answers(&mut self, threads: usize) -> Result<(), Error> {
         let began = Instant::now();
         let dir = self.unmounter.dir.clone();
@@ -251,7 +254,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Unmounts and waits. One that is in use is detached, as when it is dropped; to keep it then, ask its
+    /// Unmounts and waits. A mount in use is detached, as by dropping it; to keep such a mount, call
     /// [`Mounted::unmounter`] first.
     ///
     /// # Errors
@@ -279,9 +282,9 @@ impl Drop for Mounted {
             Ok(Found::Unmounted) => {
                 let _ = self.join();
             }
-            // Someone has detached it: it may be in use for long.
+            // Another process has detached it: it may be in use for long.
             Ok(Found::Nothing) => {}
-            // In use: gone from the tree now, served until the last file is closed.
+            // In use: it leaves the tree now, and is served until the last file is closed.
             Err(_) => {
                 let _ = self.unmounter.detach();
             }
@@ -295,7 +298,7 @@ fn serving_threads() -> io::Result<usize> {
     for task in std::fs::read_dir("/proc/self/task")? {
         match std::fs::read(task?.path().join("comm")) {
             Ok(name) => count += usize::from(name.starts_with(SERVING_THREAD)),
-            // Another thread, which has ended meanwhile.
+            // A thread that has ended meanwhile.
             Err(gone) if matches!(gone.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
             Err(error) => return Err(error),
         }
@@ -313,7 +316,7 @@ pub struct Unmounter {
 }
 
 impl Unmounter {
-    /// Unmounts it; does nothing if that has happened already.
+    /// Unmounts it. Does nothing if that has happened already.
     ///
     /// # Errors
     /// [`Error::Busy`], [`Error::Unmount`].
@@ -321,7 +324,7 @@ impl Unmounter {
         self.take_away(UnmountFlags::empty()).map(|_| ())
     }
 
-    /// Takes it out of the tree even if it is in use; it is served until the last file is closed.
+    /// Detaches it even if it is in use; it is served until the last file is closed.
     ///
     /// # Errors
     /// [`Error::Unmount`].
@@ -329,27 +332,29 @@ impl Unmounter {
         self.take_away(UnmountFlags::DETACH).map(|_| ())
     }
 
-    /// Makes [`Mounted::wait`] return when no file is open, also if another namespace has it mounted, or something is mounted over it.
+    /// Makes [`Mounted::wait`] return when no file is open, even if another namespace has it mounted or
+    /// another mount covers it.
     pub fn leave(&self) {
-        // Nobody waits any more where this fails.
+        // If this fails, no thread waits any more.
         let _ = self.events.send(Event::Leave);
     }
 
-    /// The directory of another mount that covers this one, which cannot be unmounted therefore.
+    /// The mount point of another mount that covers this one and so keeps it from being unmounted.
     pub fn covered_at(&self) -> Option<PathBuf> {
         let (place, is_top) = self.place()?;
         (!is_top).then_some(place)
     }
 
     fn take_away(&self, flags: UnmountFlags) -> Result<Found, Error> {
-        // Another mount at the same place is not ours to take away. When ours has ended its numbers may be another's.
+        // Another mount at the same place is not ours to unmount. After ours has ended, its numbers may be
+        // another's.
         match self.place().filter(|_| !self.shared.ended.load(SeqCst)) {
             Some((dir, true)) => take_away(&dir, flags).map(|()| Found::Unmounted),
             _ => Ok(Found::Nothing),
         }
     }
 
-    /// Where it is mounted by now, and whether nothing covers it there.
+    /// Where it is mounted now, and whether nothing covers it there.
     fn place(&self) -> Option<(PathBuf, bool)> {
         let mount = self.mount.as_ref()?;
         let table = mounts::all();
@@ -358,17 +363,17 @@ impl Unmounter {
         Some((now.dir.clone(), top.is(mount)))
     }
 
-    /// Takes away what is left of it in the tree when nothing serves it any more.
+    /// Removes the rest of it from the tree when nothing serves it any more.
     fn clear(&self) {
         if let Some((dir, true)) = self.place()
             && mounts::life_of(&dir) == mounts::Life::Dead
         {
-            // It stays as a mount that answers nothing, where this fails.
+            // If this fails, it stays as a mount that answers nothing.
             let _ = take_away(&dir, UnmountFlags::DETACH);
         }
     }
 
-    /// Ends the connection to the kernel: calls that run are finished, later ones fail with ENOTCONN.
+    /// Ends the connection to the kernel: running calls finish, later ones fail with ENOTCONN.
     fn abort(&self) -> io::Result<()> {
         let Some(mount) = &self.mount else { return Err(io::ErrorKind::NotFound.into()) };
         let name = format!("{}/abort", mount.device.1);
@@ -386,7 +391,7 @@ impl Unmounter {
     }
 }
 
-/// What there was to unmount.
+/// The result of an unmount.
 enum Found {
     Unmounted,
     Nothing,

@@ -1,6 +1,6 @@
-//! What the threads that serve a mount and its owner both know.
+//! State shared by the threads that serve a mount and the mount's owner.
 //!
-//! Invariant: after a panic of the engine it is not called again. A broken invariant gives no answers.
+//! Invariant: after a panic the engine is not called again. A broken invariant gives no answers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use std::sync::atomic::{
 use fuser::{INodeNo, Notifier};
 use heddle_vfs::{Error, Ino, Result};
 
-/// See the module.
+/// The shared state (see the module).
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) notifier: OnceLock<Notifier>,
@@ -27,10 +27,10 @@ impl Shared {
         self.shut_down.load(SeqCst)
     }
 
-    /// Calls the engine, if it may be called.
+    /// Calls the engine, unless it has panicked.
     pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let failed = || Error::Io("the engine panicked; the mount is out of service".into());
-        // ORDERING: Relaxed: a flag alone, nothing is read behind it; a late sight of it costs one more call.
+        // ORDERING: Relaxed: a flag alone, no other data depends on it; seeing it late costs one more call.
         if self.broken.load(Relaxed) {
             return Err(failed());
         }
@@ -48,16 +48,16 @@ impl Shared {
         self.shut_down.store(true, SeqCst);
     }
 
-    /// The kernel forgets what it was told of this inode, also what is on its way.
+    /// Makes the kernel forget its attributes of this inode, also those on their way to it.
     pub(crate) fn drop_attributes(&self, ino: Ino) {
         if let Some(notifier) = self.notifier.get() {
-            // It fails for an inode the kernel does not know (any more): then there is nothing to forget.
+            // It fails for an inode that the kernel does not know (any more): then it has nothing to forget.
             let _ = notifier.inval_inode(INodeNo(ino.0), -1, 0);
         }
     }
 
-    /// The kernel writes back and drops its pages of `len_bytes` bytes of this inode, of all behind if that is 0. It waits for threads that
-    /// serve. False if it could not.
+    /// Makes the kernel write back and drop its pages in `len_bytes` bytes of this inode, or in all behind
+    /// `offset` if that is 0. Waits for threads that serve. Returns false if it failed.
     pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, len_bytes: u64) -> bool {
         let Some(notifier) = self.notifier.get() else { return true };
         // An inode that the kernel does not know has no pages, and is no error.

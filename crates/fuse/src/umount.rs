@@ -1,8 +1,8 @@
-//! Unmounting by path, and waiting for the process behind a mount to end.
+//! Unmounting by path, and waiting until the process behind a mount has ended.
 //!
-//! A mount point is one of perhaps many places of a file system: bind mounts and other mount namespaces keep it, and its process goes on
-//! serving them. So unmounting names the processes that keep it, and the process behind it is waited for by its pidfd: when it has
-//! ended, everything that it held is free.
+//! A mount point may be one of several places of a file system: bind mounts and other mount namespaces keep
+//! it, and its process goes on serving them. So unmounting names the processes that keep it, and waits for
+//! the serving process by its pidfd. Once that has ended, all its locks and files are free.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ use crate::error::shown;
 use crate::mounts::{self, Life, Mount, life_of, mount_at, place_of};
 use crate::{Error, Holder};
 
-/// How often it is looked whether a process has ended of which the kernel does not tell that.
+/// How often to check whether a process has ended, where the kernel has no pidfd.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A file system that was unmounted at one place.
@@ -32,9 +32,10 @@ pub struct Leaving {
     device: (u32, u32),
     source: PathBuf,
     server: Option<Server>,
-    /// The process behind it had died before.
+    /// Its process had died before.
     pub was_dead: bool,
-    /// What it showed as its image is root's word, or this user's own; else it may be any path, and is not to be opened.
+    /// Root or this user named the source of the mount. Any other user may have named any path, which must
+    /// not be opened.
     pub is_believed: bool,
 }
 
@@ -46,18 +47,18 @@ pub(crate) struct Server {
     image: Option<Image>,
 }
 
-/// The file or device that a mount serves. The path that the mount shows may be another file's by now.
+/// The file or device that a mount serves. The path that the mount shows may mean another file by now.
 #[derive(Debug)]
 pub struct Image {
-    /// What it is called now.
+    /// Its present path, for texts.
     pub shown: PathBuf,
-    /// Was it mounted for writing?
+    /// True if it was mounted for writing.
     pub for_writing: bool,
     held: Option<OwnedFd>,
 }
 
 impl Image {
-    /// A path that opens it, as long as this value lives.
+    /// A path that opens it while this value lives.
     pub fn path(&self) -> PathBuf {
         self.held.as_ref().map_or_else(
             || self.shown.clone(),
@@ -66,8 +67,8 @@ impl Image {
     }
 }
 
-/// Unmounts a heddle file system, whichever process serves it, alive or dead. A dead one is taken away also if files of it are open:
-/// they are of no use any more.
+/// Unmounts a heddle file system, whether its process lives or is dead. A dead one is removed even if files
+/// of it are open: they are of no use any more.
 ///
 /// # Errors
 /// [`Error::NotMounted`], [`Error::NotOurs`], [`Error::Busy`], [`Error::Unmount`].
@@ -81,7 +82,7 @@ pub fn umount(dir: &Path) -> Result<Leaving, Error> {
         }
     };
     let server = server_of(&mount);
-    // Where the process can be seen to live it is not asked: it may be stopped.
+    // A process that can be seen to live is not asked: it may be stopped.
     let was_dead = server.is_none() && life_of(&dir) == Life::Dead;
     take_away(&dir, if was_dead { UnmountFlags::DETACH } else { UnmountFlags::empty() })?;
     let is_believed = mount.is_believed();
@@ -89,7 +90,8 @@ pub fn umount(dir: &Path) -> Result<Leaving, Error> {
 }
 
 impl Leaving {
-    /// Waits until the process behind the mount has ended. `Ok(false)`: this user cannot see which one that is.
+    /// Waits until the process behind the mount has ended. Returns `Ok(false)` if this user cannot see which
+    /// process that is.
     ///
     /// # Errors
     /// [`Error::StillHeld`].
@@ -104,13 +106,14 @@ impl Leaving {
         Ok(true)
     }
 
-    /// The image: the file that its process had, as far as this user may see, else the one that the mount showed.
+    /// The image: the file that the process had open, as far as this user may see, else the path that the
+    /// mount showed.
     pub fn take_image(&mut self) -> Image {
         let held = self.server.as_mut().and_then(|server| server.image.take());
         held.unwrap_or_else(|| Image { shown: self.source.clone(), for_writing: true, held: None })
     }
 
-    /// Why the process behind it goes on.
+    /// The reason why the process behind the mount goes on.
     fn kept_by(&self, server: &Server) -> String {
         let mut reasons: Vec<String> = other_places(self.device);
         let holder = Holder::of(server.pid);
@@ -123,12 +126,12 @@ impl Leaving {
 }
 
 impl Server {
-    /// Has it the image open for writing?
+    /// Returns true if the process has the image open for writing.
     pub(crate) fn writes(&self) -> bool {
         self.image.as_ref().is_some_and(|image| image.for_writing)
     }
 
-    /// Waits for its end, at most so long.
+    /// Waits at most so long for the process to end.
     fn has_ended(&self, at_most: Duration) -> bool {
         let Some(end) = &self.end else {
             std::thread::sleep(LOOK_EVERY.min(at_most));
@@ -139,11 +142,12 @@ impl Server {
     }
 }
 
-/// The process that serves this file system, as far as this user may look: one that has its connection (newer kernels tell), or
-/// else the only one of ours that has any and the directory in its table.
+/// The process that serves this file system, as far as this user may look. It is the process with its
+/// connection (newer kernels tell). Else it is the only heddle process with any connection and the directory
+/// in its table.
 ///
-/// A connection keeps its number when its file system is gone, and that number is given out again. So one that is known to have ended
-/// does not count, and of others that of a process which sees the file system comes first.
+/// A connection's number is reused after its file system is gone. So a connection known to have ended does
+/// not count. Among others the connection of a process that sees the file system comes first.
 pub(crate) fn server_of(mount: &Mount) -> Option<Server> {
     let device = mount.device;
     let connection = format!("fuse_connection:\t{}", device.1);
@@ -178,7 +182,7 @@ pub(crate) fn server_of(mount: &Mount) -> Option<Server> {
     }
 }
 
-/// Is this descriptor of a connection that has ended, as far as this user may ask?
+/// Returns true if this descriptor belongs to a connection that has ended, as far as this user may ask.
 fn has_ended(pid: u32, fd: i32) -> bool {
     let process = Pid::from_raw(pid as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let connection = process.and_then(|process| pidfd_getfd(process, fd, PidfdGetfdFlags::empty()).ok());
@@ -193,8 +197,9 @@ fn server(pid: u32, source: &Path) -> Server {
     Server { pid, end, image: image_of(pid, source) }
 }
 
-/// The image that a process serves: what it has open under the name that the mount shows. An image that was moved or removed has that name
-/// no more: then it is the first file that the process has locked, for it locks the image before anything else.
+/// The image that a process serves: its open file under the name that the mount shows. An image that was
+/// moved or removed has that name no more; then it is the first file that the process has locked, for it
+/// locks the image before anything else.
 fn image_of(pid: u32, source: &Path) -> Option<Image> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let mut numbers: Vec<u32> =
@@ -219,12 +224,12 @@ fn image_at(link: &Path, shown: PathBuf, info: &str) -> Image {
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
     let for_writing = flags.is_none_or(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY);
-    // It opens nothing, and so sets nothing off, and takes no lock.
+    // O_PATH opens no device, triggers nothing, and takes no lock.
     let held = rustix::fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
     Image { shown, for_writing, held }
 }
 
-/// Where else this file system is mounted: here, or in other namespaces, each named by one process that is in it.
+/// Other places of this file system: here or in other namespaces, each named by one process in it.
 fn other_places(device: (u32, u32)) -> Vec<String> {
     let here = mounts::all().into_iter().filter(|mount| mount.device == device);
     let mut places: Vec<String> =
@@ -249,19 +254,19 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The letter of the process' state; its name, before it, may hold anything.
+/// The letter of the process state. The name before it may hold any character.
 fn state_of(pid: u32) -> Option<char> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     String::from_utf8_lossy(&stat).rsplit_once(") ")?.1.chars().next()
 }
 
-/// Unmounts what is at `dir`, by ourselves or with the setuid helper.
+/// Unmounts the mount at `dir`, directly or through the setuid helper.
 pub(crate) fn take_away(dir: &Path, flags: UnmountFlags) -> Result<(), Error> {
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::BUSY) => Err(Error::Busy { dir: dir.into(), holders: holders(dir) }),
         Err(rustix::io::Errno::PERM) => with_helper(dir, flags),
-        // Another was quicker.
+        // Another process was first.
         Err(rustix::io::Errno::INVAL) if mount_at(dir).is_none() => {
             Err(Error::NotMounted { dir: dir.into() })
         }

@@ -12,10 +12,10 @@ use crate::convert::errno;
 use crate::handles::Open;
 use crate::privileges::CAPABILITY;
 
-/// Most bytes of one copy: the answer has 32 bits for it.
+/// The longest copy of one call: the answer has 32 bits.
 const COPY_MAX_BYTES: u64 = 1 << 30;
 
-/// Gives what was asked for, or with `size` 0 how long it is.
+/// Answers with the value or, for `size` 0, with its length.
 pub(crate) fn answer_xattr(value: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
     match value {
         Ok(value) if size == 0 => reply.size(value.len() as u32),
@@ -71,7 +71,7 @@ impl Adapter {
         })
     }
 
-    /// How many bytes were copied.
+    /// Copies, and returns the number of bytes copied.
     pub(crate) fn copy(
         &self,
         request: &Request,
@@ -84,7 +84,8 @@ impl Adapter {
             self.content_changes(request, to)?;
             let to = &to.handle;
             if self.is_mapped(to.ino) {
-                // The kernel drops its pages around the target, with what was stored to them. It copies by writes instead.
+                // The kernel drops its pages around the target, with stores to them. It then copies by writes
+                // instead.
                 return Err(Error::NotSupported("copies into a file that is mapped"));
             }
             let copied = self.fs.copy_range(from, offset_from, to, offset_to, len)?;

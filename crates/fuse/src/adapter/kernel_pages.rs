@@ -1,4 +1,4 @@
-//! Calls on files of which the kernel keeps pages (`pages`).
+//! Calls on files of which the kernel holds pages (`pages`).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
@@ -9,11 +9,11 @@ use heddle_vfs::{Error, FileKind, Handle, Ino, RangeOp, Result};
 use super::Adapter;
 
 impl Adapter {
-    /// Reads for a page of the kernel's.
+    /// Reads for a page of the kernel's page cache.
     pub(crate) fn read_pages(&self, fh: FileHandle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.note_mapped(fh)?;
         self.with_handle(fh, |handle| {
-            // The kernel does not say whether it wants a page for a store.
+            // The kernel does not tell whether it needs the page for a store.
             if handle.flags.write
                 && let Err(Error::NoSpace) = self.fs.expect_stores(handle, offset, buf.len() as u64)
             {
@@ -26,7 +26,7 @@ impl Adapter {
         })
     }
 
-    /// A program says that it is about to map this descriptor ([`heddle_vfs::ioctl::MAPS`]).
+    /// Notes that a program is about to map this descriptor ([`heddle_vfs::ioctl::MAPS`]).
     pub(crate) fn maps(&self, ino: Ino, fh: FileHandle) -> Result<()> {
         let attr = self.guarded(|| self.fs.getattr(ino))?;
         if attr.kind != FileKind::Regular {
@@ -35,7 +35,7 @@ impl Adapter {
         self.note_mapped(fh)
     }
 
-    /// P1.
+    /// Marks the descriptor as mapped (P1).
     fn note_mapped(&self, fh: FileHandle) -> Result<()> {
         if self.with_open(fh, |open| Ok(open.marks.maps.load(SeqCst)))? {
             return Ok(());
@@ -50,7 +50,7 @@ impl Adapter {
         marked.map(drop)
     }
 
-    /// A page of the kernel's comes back.
+    /// Writes back a page of the kernel's page cache.
     pub(crate) fn write_back(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<usize> {
         match self.pages.of(handle.ino) {
             Some(pages) => pages.write_back(&*self.fs, handle, offset, data),
@@ -58,14 +58,14 @@ impl Adapter {
         }
     }
 
-    /// Writes around the kernel's pages.
+    /// Writes past the kernel's pages.
     pub(crate) fn write_around(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<usize> {
         let len = data.len() as u64;
         let range = || Ok(offset..offset.saturating_add(len));
         self.around(handle, range, || self.fs.write(handle, offset, data))
     }
 
-    /// Appends around the kernel's pages.
+    /// Appends past the kernel's pages.
     pub(crate) fn append_around(&self, handle: &Handle, data: &[u8]) -> Result<usize> {
         let range = || {
             let end = self.fs.getattr(handle.ino)?.size_bytes;
@@ -74,13 +74,13 @@ impl Adapter {
         self.around(handle, range, || self.fs.append_part(handle, data).map(|(_, len)| len))
     }
 
-    /// Makes a change durable that came through a descriptor opened with `O_SYNC` or `O_DSYNC`. The kernel sends no fsync behind
-    /// fallocate(2) and copy_file_range(2).
+    /// Makes a change durable if its descriptor was opened with `O_SYNC` or `O_DSYNC`. The kernel sends no
+    /// fsync after fallocate(2) and copy_file_range(2).
     pub(crate) fn synced(&self, handle: &Handle) -> Result<()> {
         if handle.flags.sync { self.fs.fsync(handle, false) } else { Ok(()) }
     }
 
-    /// Allocates, punches, zeroes around the kernel's pages.
+    /// Allocates, punches or zeroes a range past the kernel's pages.
     pub(crate) fn fallocate_around(
         &self,
         handle: &Handle,
@@ -95,7 +95,7 @@ impl Adapter {
         self.around(handle, range, || self.fs.fallocate(handle, op, offset, len_bytes))
     }
 
-    /// Does the kernel keep pages of this file?
+    /// Returns true if the kernel may hold pages of this file.
     pub(crate) fn is_mapped(&self, ino: Ino) -> bool {
         self.pages.of(ino).is_some()
     }

@@ -1,4 +1,4 @@
-//! Names that go, and what they meant: it stays for as long as the kernel knows it (`nameless`).
+//! Removal of names. An inode without a name is kept for as long as the kernel knows it (`nameless`).
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use heddle_vfs::{Cred, FileKind, Ino, Name, Result};
 use super::Adapter;
 
 impl Adapter {
-    /// Takes a name away, by `work`; what it meant stays for as long as the kernel knows it.
+    /// Removes a name by `work`, and keeps the inode for as long as the kernel knows it.
     pub(crate) fn remove(
         &self,
         request: &Request,
@@ -24,7 +24,7 @@ impl Adapter {
     }
 
     fn keeping(&self, parent: Ino, name: Name<'_>, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        // Without a lane for it the inode ends with its name.
+        // If no lane is free for the handle, the inode is freed with its last name.
         let held = self.fs.hold(parent, name).ok();
         let done = work();
         if let Some(handle) = held {
@@ -36,13 +36,13 @@ impl Adapter {
         done
     }
 
-    /// The kernel has forgotten so many answers about an inode.
+    /// Subtracts from an inode's lookup count, as FORGET tells. At 0 its handle is closed.
     pub(crate) fn kernel_forgets(&self, ino: INodeNo, times: u64) {
         let ino = Ino(ino.0);
         if self.nameless.forgets(ino, times)
             && let Some(handle) = self.nameless.take(ino)
         {
-            // A panic is the session's to report.
+            // The session reports a panic.
             let _ = self.guarded(|| {
                 self.fs.release(handle);
                 Ok(())

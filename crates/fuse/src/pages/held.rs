@@ -1,8 +1,9 @@
-//! What the kernel's pages of one mapped file hold, where it is not what the engine has.
+//! The kernel's pages of one mapped file, where they differ from the engine's bytes.
 //!
-//! Calls that change the file take `held` for writing (P2), reads for the kernel share it. A call over more than `LARGE_BYTES` captures its
-//! two ends alone: between them all is overwritten, the kernel drops those pages before the call returns to its program, and what comes
-//! back of them without having been read again was stored before that.
+//! A call that changes the file takes `held` for writing (P2); reads for the kernel share it. A call over
+//! more than `LARGE_BYTES` captures only its first and last page. It overwrites all pages between, and the
+//! kernel drops them before the call returns to its program. If one of them is written back without having
+//! been read again, its bytes were stored before that.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,12 +13,12 @@ use heddle_vfs::{Error, FileSystem, Handle, Result};
 
 use super::PAGE_BYTES;
 
-/// Longer calls are not remembered page by page. A write is at most a little longer than 1 MiB.
+/// Longer calls are not captured page by page. A write is at most a little longer than 1 MiB.
 const LARGE_BYTES: u64 = 2 << 20;
 
 const PAGE: usize = PAGE_BYTES as usize;
 
-/// See the module.
+/// The state of one mapped file (see the module).
 pub(crate) struct FilePages {
     /// All calls that began before the file was noted have ended.
     ready: Once,
@@ -25,10 +26,10 @@ pub(crate) struct FilePages {
 }
 
 struct Held {
-    /// Open for reading as long as the file is noted; nothing is remembered afterwards.
+    /// Open for reading while the file is noted; afterwards nothing is remembered.
     handle: Option<Handle>,
     bases: BTreeMap<u64, Base>,
-    /// Pages that were overwritten whole, and come back for nothing.
+    /// Pages that were overwritten whole: a write-back of one is ignored.
     overwritten: Vec<Overwritten>,
     captures: u64,
 }
@@ -44,7 +45,7 @@ struct Overwritten {
     capture: u64,
 }
 
-/// Pages that the kernel may drop, and what was remembered of them when it was asked to.
+/// Pages that the kernel may drop, and the last capture when it was asked to.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Stale {
     pub(super) pages: Range<u64>,
@@ -58,12 +59,12 @@ impl FilePages {
         FilePages { ready: Once::new(), held: RwLock::new(held) }
     }
 
-    /// Waits, the first time; callers that come meanwhile wait too.
+    /// Waits, the first time; concurrent callers wait too.
     pub(crate) fn once(&self, wait: impl FnOnce()) {
         self.ready.call_once(wait);
     }
 
-    /// Forgets all; returns the handle to the first caller.
+    /// Forgets everything. Returns the handle to the first caller.
     pub(super) fn end(&self) -> Option<Handle> {
         let mut held = self.alone();
         held.bases.clear();
@@ -71,7 +72,7 @@ impl FilePages {
         held.handle.take()
     }
 
-    /// Reads for the kernel: its pages are the engine's now.
+    /// Reads for the kernel: its pages now equal the engine's.
     pub(crate) fn read(
         &self,
         fs: &dyn FileSystem,
@@ -91,7 +92,8 @@ impl FilePages {
         Ok(read)
     }
 
-    /// Makes a call that changes bytes of a range in the engine alone. Says also how much is remembered for it.
+    /// Makes a call that changes bytes of a range in the engine only. Also returns how many pages it
+    /// captured.
     pub(crate) fn around<T>(
         &self,
         fs: &dyn FileSystem,
@@ -123,7 +125,7 @@ impl FilePages {
         (done, ends + 1)
     }
 
-    /// Writes what stores have changed of the kernel's pages.
+    /// Writes the bytes of the kernel's pages that stores have changed.
     pub(crate) fn write_back(
         &self,
         fs: &dyn FileSystem,
@@ -146,7 +148,8 @@ impl FilePages {
         if let Some(changed) = changed {
             let wrote = fs.write(through, offset + changed.start as u64, &merged[changed.clone()])?;
             if wrote < changed.len() {
-                // Some of them are on a full image; all are written again, or told of, for the merge counts none.
+                // On a full image some bytes are written already. All are written again, or reported, for the
+                // merge counts none.
                 return Err(Error::NoSpace);
             }
         }
@@ -156,7 +159,7 @@ impl FilePages {
         Ok(data.len())
     }
 
-    /// Ranges of pages that something is remembered of.
+    /// Ranges of pages of which something is remembered.
     pub(super) fn stale(&self) -> Vec<Stale> {
         let held = self.shared();
         let up_to = held.captures;
@@ -171,7 +174,7 @@ impl FilePages {
         stale
     }
 
-    /// The kernel has dropped these pages.
+    /// Forgets pages that the kernel has dropped.
     pub(super) fn dropped(&self, stale: &Stale) {
         self.alone().forget(&stale.pages, stale.up_to);
     }
@@ -186,8 +189,8 @@ impl FilePages {
 }
 
 impl Held {
-    /// Remembers the engine's bytes of these pages, where nothing is remembered yet; of how many. The kernel has none of a page that cannot
-    /// be read.
+    /// Captures the engine's bytes of these pages, where nothing is remembered yet; returns of how many. A
+    /// page that cannot be read is not in the kernel's cache either.
     fn capture(&mut self, fs: &dyn FileSystem, pages: Range<u64>) -> usize {
         let unknown = |page: &u64| {
             !self.bases.contains_key(page) && !self.overwritten.iter().any(|gone| gone.pages.contains(page))
@@ -208,7 +211,7 @@ impl Held {
         unknown.len()
     }
 
-    /// What the engine has, zero beyond the end.
+    /// The engine's bytes, zero beyond EOF.
     fn engines(&self, fs: &dyn FileSystem, offset: u64, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         let handle = self.handle.as_ref().ok_or(Error::BadHandle)?;
@@ -222,7 +225,7 @@ impl Held {
             || self.bases.range(pages.clone()).next().is_none() && !self.overwritten.iter().any(overlaps)
     }
 
-    /// Forgets what was captured up to then.
+    /// Forgets what was captured up to `up_to`.
     fn forget(&mut self, pages: &Range<u64>, up_to: u64) {
         if !pages.is_empty() {
             let gone = |(page, base): (&u64, &Base)| (base.capture <= up_to).then_some(*page);
@@ -241,7 +244,7 @@ impl Held {
         self.overwritten = rest;
     }
 
-    /// Puts what was stored to a page, or to a part of it, into what the engine has; where.
+    /// Merges stores to a page, or a part of it, into the engine's bytes. Returns the changed range.
     fn merge(
         &self,
         page: u64,
@@ -267,7 +270,7 @@ impl Held {
         Some(first..end)
     }
 
-    /// The kernel's page holds `data` now and the engine `merged`.
+    /// Records a write-back: the kernel's page has `data` now and the engine `merged`.
     fn came_back(&mut self, page: u64, in_page: Range<usize>, data: &[u8], merged: &[u8]) {
         if data == merged && in_page.len() == PAGE {
             self.bases.remove(&page);
@@ -277,12 +280,12 @@ impl Held {
     }
 }
 
-/// Every page that a byte of the range is in.
+/// All pages of which the range has a byte.
 fn pages_of(bytes: &Range<u64>) -> Range<u64> {
     if bytes.is_empty() { 0..0 } else { bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) }
 }
 
-/// The pages of a range, where each is in the range, and what of it.
+/// The pages of a range: for each its number, its part of the range, and its part of the page.
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
     let range = offset..offset + len as u64;
     pages_of(&range).map(move |page| {

@@ -1,7 +1,9 @@
-//! A thread that makes the kernel drop pages: of what is remembered every now and then, of a file when its last mapped descriptor closes.
+//! A thread that makes the kernel drop pages: pages of which something is remembered now and then, pages of a
+//! file when its last mapped descriptor closes.
 //!
-//! It starts with the first job. The kernel writes dirty pages back before it drops them and waits for that, so no thread that serves may
-//! ask for it. Where the thread cannot be started, or the kernel refuses, more is remembered for longer.
+//! It starts with the first job. The kernel writes dirty pages back before it drops them, and waits for that,
+//! so no thread that serves may ask for it. If the thread cannot be started, or the kernel refuses, more is
+//! remembered for longer.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -13,20 +15,20 @@ use heddle_vfs::Ino;
 
 use super::Known;
 
-/// How often it looks while something is remembered.
+/// How often the thread looks while something is remembered.
 const ROUND: Duration = Duration::from_millis(200);
 
-/// So many bases (16 MiB) are tidied away at once.
+/// This many new bases (16 MiB) wake the thread at once.
 const BASES_MANY: usize = 4096;
 
 pub(super) enum Job {
-    /// Something is remembered, or much.
+    /// Pages are remembered, or many of them.
     Tidy,
     /// The last mapped descriptor of a file has closed.
     Unmapped(Ino),
 }
 
-/// See the module.
+/// The thread and its jobs (see the module).
 pub(super) struct Keeper {
     known: Arc<Known>,
     thread: Mutex<Option<Thread>>,
@@ -37,7 +39,7 @@ struct Thread {
     runs: JoinHandle<()>,
 }
 
-/// Do so many bases more wake the thread?
+/// Returns true if so many more bases wake the thread.
 pub(super) fn is_due(before: usize, added: usize) -> bool {
     before == 0 || before / BASES_MANY != (before + added) / BASES_MANY
 }
@@ -47,7 +49,7 @@ impl Keeper {
         Keeper { known, thread: Mutex::default() }
     }
 
-    /// Starts it, if it does not run; false if that cannot be.
+    /// Gives the thread a job, and starts it if needed. Returns false if it cannot be started.
     pub(super) fn tell(&self, job: Job) -> bool {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
@@ -59,7 +61,7 @@ impl Keeper {
         thread.as_ref().is_some_and(|thread| thread.jobs.send(job).is_ok())
     }
 
-    /// Ends it, its jobs done.
+    /// Ends the thread once its jobs are done.
     pub(super) fn end(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Thread { jobs, runs }) = thread {
