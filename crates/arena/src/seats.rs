@@ -1,14 +1,14 @@
-//! Seats: which processes are alive, according to the kernel.
+//! Seats: file locks by which the kernel tells which processes are alive.
 //!
 //! State       A seat is one byte of the arena's file, and a generation in the arena. A process sits on it by an exclusive lock of that
 //!             byte through an open file description of its own (`F_OFD_SETLK`). It maps one page of that description, keeps the page
 //!             from its children (`MADV_DONTFORK`), and closes the descriptor: from then on the mapping alone keeps the lock.
 //! Invariants  S1  The kernel drops the lock when the address space ends (exit, exec, kill of the last thread), and not before. Closing
 //!                 descriptors does not drop it, and a fork passes nothing of it to the child. Process numbers and namespaces play no part.
-//!             S2  A process that has just locked a seat raises its generation before it writes its identity there. So a process of an
+//!             S2  A process that has just locked a seat raises its generation before it stores its identity in a lane. So a process of an
 //!                 older generation is gone, and one of the present generation is gone if the byte is not locked.
 //!             S3  The page is at the offset `seat * 4096`. So `/proc/PID/maps` shows the seat of each process to users who may read it.
-//! Doubt       If another thread forks between opening and closing, the child has the descriptor. The seat stays taken until the child
+//! Limits      If another thread forks between opening and closing, the child has the descriptor. The seat stays taken until the child
 //!             ends or executes another program. A caller that cannot ask (without a descriptor of the arena) takes the process for alive.
 
 use std::fs::File;
@@ -63,8 +63,8 @@ impl Tag {
     }
 }
 
-/// The seat of the calling process. Dropping it changes nothing, because a forked child drops its parent's.
-/// [`Seat::leave`] gives it up.
+/// The seat of the calling process. It has no `Drop`: a forked child that drops its copy must not give up the
+/// parent's seat. [`Seat::leave`] gives it up.
 pub struct Seat {
     tag: Tag,
     pid: u32,
@@ -122,7 +122,7 @@ impl Seat {
     }
 
     /// Returns true if the caller is the process that took the seat. A child that runs in its parent's memory
-    /// (vfork) is not: its lease would remain after its death under a thread number that no thread has.
+    /// (vfork) is not: after the child's death, a lease of the child would name a thread that does not exist.
     pub fn is_the_callers(&self) -> bool {
         std::process::id() == self.pid
     }
@@ -134,7 +134,7 @@ impl Seat {
         unsafe { self.abandon() };
     }
 
-    /// As [`Seat::leave`], by a system call alone, where nothing may be freed.
+    /// As [`Seat::leave`], for places where no memory may be freed: it only makes a system call.
     ///
     /// # Safety No thread uses the seat any more, and it is not given up a second time.
     pub unsafe fn abandon(&self) {

@@ -14,8 +14,8 @@ pub unsafe trait Shared: Sized + Send + Sync + 'static {}
 /// A [`Shared`] type for which all bytes zero is a valid and useful value.
 ///
 /// # Safety
-/// Outside loom, `zeroed()` is the value whose bytes are all zero. (Loom's atomics are objects, so under loom memory is never
-/// taken to be a value: `zeroed()` is called for each.)
+/// Outside loom, `zeroed()` is the value whose bytes are all zero. (Loom's atomics are objects that must be constructed. So
+/// under loom, zeroed memory is never used as a value: `zeroed()` makes each one.)
 pub unsafe trait Zeroed: Shared {
     /// The zero value.
     fn zeroed() -> Self;

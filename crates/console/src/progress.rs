@@ -1,4 +1,4 @@
-//! Progress: bars on a terminal; of what may take long, lines where there is none.
+//! Progress of work: a bar on a terminal. Elsewhere [`Patient`] prints lines, and [`Bar`] prints no progress.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A bar on stderr, or nothing where that is no terminal.
+/// A bar on stderr, or nothing if stderr is no terminal.
 pub struct Bar(ProgressBar);
 
 impl Bar {
@@ -28,18 +28,18 @@ impl Bar {
         Bar(ProgressBar::new(0).with_style(style).with_message(what))
     }
 
-    /// So much is done of so much.
+    /// Shows that `done` of `total` bytes or things are done.
     pub fn at(&self, done: u64, total: u64) {
         self.0.set_length(total);
         self.0.set_position(done);
     }
 
-    /// What is being done now.
+    /// Changes the text beside the bar, which says what is being done.
     pub fn say(&self, what: String) {
         self.0.set_message(what);
     }
 
-    /// A line above the bar; where there is none, a plain line.
+    /// Prints a line above the bar, or a plain line if no bar is shown.
     pub fn line(&self, text: &str) {
         if self.0.is_hidden() {
             crate::output::talk(text);
@@ -55,12 +55,12 @@ impl Drop for Bar {
     }
 }
 
-/// What is over within this time needs no words.
+/// Work that ends within this time shows no progress.
 const SOON: Duration = Duration::from_secs(1);
-/// So often a line says how far it is, where there is no terminal.
+/// Interval of the lines that are printed if stderr is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Progress of what mostly is over at once: nothing is shown in its first second.
+/// Progress of work that is usually short: nothing is shown in its first second.
 pub struct Patient {
     what: &'static str,
     began: Instant,
@@ -69,12 +69,12 @@ pub struct Patient {
 }
 
 impl Patient {
-    /// It begins now.
+    /// Progress of work that begins now.
     pub fn new(what: &'static str) -> Patient {
         Patient { what, began: Instant::now(), bar: OnceLock::new(), lines: AtomicU64::new(0) }
     }
 
-    /// Of `total` things so many are done.
+    /// Reports that `done` of `total` are done; `things` says what is counted.
     pub fn at(&self, things: &str, done: u64, total: u64) {
         let Some(late) = self.began.elapsed().checked_sub(SOON) else { return };
         let bar = self.bar.get_or_init(|| Bar::of_things(self.what));
@@ -83,7 +83,7 @@ impl Patient {
             return bar.at(done, total);
         }
         let line = late.as_secs() / LINE_EVERY.as_secs() + 1;
-        // ORDERING: Relaxed, of several threads one gets to say it.
+        // ORDERING: Relaxed: it only selects the thread that prints this line.
         if self.lines.fetch_max(line, Relaxed) < line {
             crate::output::talk(&format!("{} {things}: {done} of {total}", self.what));
         }

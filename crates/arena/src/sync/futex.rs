@@ -1,5 +1,4 @@
-//! A futex for models: as with the kernel's, the comparison and the falling asleep are one step with regard
-//! to a wake.
+//! A futex for models: as with the kernel's, no wake can come between the comparison and the sleep.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +34,8 @@ fn key(word: &AtomicU32) -> usize {
     std::ptr::from_ref(word) as usize
 }
 
-/// Sleeps while `word` is `expected`. Time does not pass in a model.
+/// Sleeps until a wake if `word` is `expected`; otherwise returns at once. Time does not pass in a model, so
+/// the time limit has no effect.
 pub fn futex_wait(word: &AtomicU32, expected: u32, _timeout: Option<Duration>) {
     if std::thread::panicking() {
         return;

@@ -1,5 +1,5 @@
-//! std's atomics, before each access of which shuttle may run another thread, and which can be made wrong
-//! (`plant`). Size and bytes are those of std's.
+//! Atomics with the size and bytes of std's. Before each access shuttle may run another thread. A fault can be
+//! planted in an access (`plant`).
 
 use shuttle::sync::atomic::AtomicBool;
 
@@ -13,7 +13,7 @@ pub(super) fn step() {
     }
 }
 
-/// Processes that end between two stores: for rigs that fork and schedule no threads.
+/// Processes that end between two stores, for rigs that fork real processes and let shuttle schedule nothing.
 pub mod death {
     use std::sync::atomic::AtomicBool;
     use std::sync::atomic::AtomicU64;
@@ -27,7 +27,7 @@ pub mod death {
     /// From now on this program consists of real processes with one thread each: the kernel says which are
     /// alive, and shuttle schedules none.
     pub fn of_real_processes() {
-        REAL.store(true, Relaxed); // ORDERING: Relaxed here and below, of one thread.
+        REAL.store(true, Relaxed); // ORDERING: Relaxed here and below: each process has one thread.
     }
 
     #[inline]
@@ -35,7 +35,7 @@ pub mod death {
         REAL.load(Relaxed) // ORDERING: Relaxed, as above.
     }
 
-    /// Ends this process after so many more stores.
+    /// Ends this process before the store that follows `stores` more ones.
     pub fn after(stores: u64) {
         LEFT.store(stores, Relaxed); // ORDERING: Relaxed, as above.
     }
@@ -123,7 +123,7 @@ pub mod atomic {
                 /// As std's.
                 ///
                 /// # Errors
-                /// The value, if `f` refused it.
+                /// The current value, if `f` returned `None` for it.
                 #[track_caller]
                 pub fn fetch_update(
                     &self,

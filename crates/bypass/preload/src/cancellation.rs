@@ -4,13 +4,14 @@ use crate::real;
 use libc::c_int;
 use std::ptr::null_mut;
 
-/// Types of cancellation, as in pthread.h. This one: at cancellation points.
+/// PTHREAD_CANCEL_DEFERRED: the thread is cancelled only at cancellation points.
 pub const DEFERRED: c_int = 0;
-/// At any instruction.
+/// PTHREAD_CANCEL_ASYNCHRONOUS: the thread may be cancelled at any instruction.
 pub const ASYNCHRONOUS: c_int = 1;
+/// PTHREAD_CANCEL_DISABLE.
 const DISABLE: c_int = 1;
 
-/// Sets the deferred type, because a thread that may be cancelled at any instruction becomes busy (C2 of
+/// Sets the deferred type. Called when a thread of the asynchronous type becomes busy (C2 of
 /// `calls::cancel`).
 #[cold]
 pub fn put_off() {
@@ -18,7 +19,8 @@ pub fn put_off() {
     unsafe { real::pthread_setcanceltype(DEFERRED, null_mut()) };
 }
 
-/// Restores the type, because the thread is not busy any more. If it was cancelled meanwhile, it ends here.
+/// Restores the asynchronous type. Called when the thread is not busy any more. If it was cancelled
+/// meanwhile, it ends here.
 #[cold]
 pub fn allow() {
     // SAFETY: the only pointer is null; it may unwind, and nothing is held.

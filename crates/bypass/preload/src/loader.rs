@@ -32,11 +32,15 @@ struct Symbol {
     size: u64,
 }
 
+/// DT_STRTAB of elf.h.
 const STRINGS: i64 = 5;
+/// DT_SYMTAB.
 const SYMBOLS: i64 = 6;
+/// DT_VERSYM.
 const VERSIONS: i64 = 0x6fff_fff0;
+/// DT_GNU_HASH.
 const HASHES: i64 = 0x6fff_fef5;
-/// Bit in a symbol's version: not the version that a new program gets.
+/// The hidden bit of a symbol's version: it is not the default version, which a newly linked program gets.
 const OLD: u16 = 0x8000;
 
 unsafe extern "C" {
@@ -88,7 +92,7 @@ impl Object {
         })
     }
 
-    /// Address of a function that this object defines; of several versions the one that a new program gets.
+    /// Address of a function that this object defines; of several versions the default one.
     pub fn function(&self, name: &CStr) -> Option<usize> {
         let strings = self.table(STRINGS)?.cast::<c_char>();
         let symbols = self.table(SYMBOLS)?.cast::<Symbol>();
@@ -110,7 +114,7 @@ impl Object {
     /// Calls `look` with the index of each symbol whose name has this hash, except for the lowest bit.
     fn each_of_hash(&self, hash: u32, mut look: impl FnMut(usize)) {
         let Some(table) = self.table(HASHES).map(|at| at.cast::<u32>()) else { return };
-        // SAFETY: the layout that the loader uses: a head of four words, a filter, the first symbol of each
+        // SAFETY: the layout of a GNU hash table: a head of four words, a filter, the first symbol of each
         // bucket, and the hash of each symbol from `first` on, whose lowest bit ends its bucket.
         unsafe {
             let (buckets, first, filter_words) = (*table, *table.add(1), *table.add(2) as usize);
@@ -138,7 +142,7 @@ impl Object {
         // SAFETY: null, or a list of the object that ends with a zero.
         while let Some(entry) = unsafe { at.as_ref() }.filter(|entry| entry.tag != 0) {
             if entry.tag == tag {
-                // The loader has replaced them by addresses, except in objects that it does not write to.
+                // The loader has replaced offsets by addresses, except in objects that it does not write to.
                 let value = if entry.value < self.base { entry.value + self.base } else { entry.value };
                 return Some(std::ptr::with_exposed_provenance(value));
             }
@@ -149,6 +153,7 @@ impl Object {
     }
 }
 
+/// The hash function of GNU hash tables.
 fn hash(name: &CStr) -> u32 {
     name.to_bytes().iter().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)))
 }

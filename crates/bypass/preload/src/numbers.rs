@@ -1,10 +1,10 @@
-//! Numbers that another thread closes, replaces or duplicates while they are used.
+//! Numbers of file descriptors that another thread closes, replaces or duplicates while they are used.
 //!
 //! State       in a thread's record: whether it uses its file by number now. The number being replaced, one at a time; the table holds
 //!             [`changing`] for it meanwhile.
-//! Invariants  N1  a thread that uses a kernel's number for a file of ours first notes that, then checks the table again. A thread that
-//!                 removes a number from the table then looks for such notes, and waits for their threads (O3 of `thread`).
-//!             N2  a duplicate means the file that the number meant while the kernel made it.
+//! Invariants  N1  a thread that passes the number of a file of ours to the kernel first notes that, then checks the table again. A
+//!                 thread that removes a number from the table then looks for such notes, and waits for their threads (O3 of `thread`).
+//!             N2  a duplicate means the file that the original number meant when the kernel duplicated it.
 //! Lock order  `REPLACED`, the table's lock. A thread that uses a file by number waits for neither, nor for another such thread.
 
 use crate::descriptor::Descriptor;
@@ -51,7 +51,8 @@ pub fn duplicating(fd: i32, call: impl Fn() -> i32) -> i32 {
 }
 
 /// Makes a call after which `to` means the file of `fd`, if it succeeds. Other threads that use `to` wait
-/// meanwhile. If another process shares the descriptor, the kernel's offset is correct for it.
+/// meanwhile. If `to` is the last number of its old file, that file's offset moves to the kernel, where other
+/// processes that share the open file find it.
 pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
     if fd == to || here().is_vfork_child() || !(is_ours(fd) || is_ours(to)) {
         return call();
@@ -67,8 +68,8 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
     let old = place.swap(changing(), SeqCst);
     // SAFETY: null, or an entry's file, which is not freed while the table's lock is held.
     if let Some(last) = unsafe { old.as_ref() }.filter(|old| old.numbers.load(SeqCst) == 1) {
-        // A fork may be faster than the call, and the call may fail. SAFETY: open, if the program's own calls
-        // are in order.
+        // Done before the call, since a fork may come first. If the call fails, the offset stays the kernel's.
+        // SAFETY: open, if the program's own calls are in order.
         last.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) });
     }
     drop(held);
@@ -92,7 +93,8 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
     done
 }
 
-/// Calls `call` with the file of a number (null: none of ours), which the number means until it returns (N2).
+/// Calls `call` with the file of a number, or with null if it is none of ours. The number means that file
+/// until `call` returns (N2).
 fn telling(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
     let (Some(entry), Some(record)) = (entry(fd), here().record()) else { return call(null_mut()) };
     loop {
@@ -116,7 +118,7 @@ fn telling(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
     }
 }
 
-/// From now on this number means the file, or a file that only the kernel knows.
+/// Sets the table's entry for the number `to`: the file, or null for a file that only the kernel knows.
 fn means(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descriptor) {
     let _held = CHANGES.hold();
     // If its last number was closed or given up meanwhile, the file is the kernel's. SAFETY: null, or in use

@@ -4,7 +4,7 @@ use libc::{c_char, c_int};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// The next definition of a name, after ours.
+/// The next definition of a symbol after this library's, in the loader's search order. `kept` caches it.
 pub fn next(name: &CStr, kept: &AtomicPtr<libc::c_void>) -> *mut libc::c_void {
     // ORDERING: Relaxed: a thread that finds null searches again, with the same result.
     let mut found = kept.load(Relaxed);
@@ -25,8 +25,9 @@ pub fn next(name: &CStr, kept: &AtomicPtr<libc::c_void>) -> *mut libc::c_void {
     found
 }
 
-/// Declares functions of the C library: `real::read(…)` calls the one behind ours; a function that does not
-/// exist fails with ENOSYS. "C-unwind": a thread that is cancelled in one of them leaves it by unwinding.
+/// Declares functions of the C library: `real::read(…)` calls the next definition after ours; a function that
+/// does not exist fails with ENOSYS. "C-unwind": a thread that is cancelled in one of them leaves it by
+/// unwinding.
 macro_rules! real {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $missing:expr;)*) => {$(
         #[allow(clippy::too_many_arguments, clippy::unused_unit, non_snake_case)]

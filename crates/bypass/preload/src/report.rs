@@ -1,5 +1,5 @@
-//! The report of served and passed calls, for `HEDDLE_REPORT=FILE`: a line of JSON for each process, written
-//! when it ends or executes another program.
+//! The report of the calls that the engine served and of those passed on to the kernel, for
+//! `HEDDLE_REPORT=FILE`: a line of JSON for each process, written when it ends or executes another program.
 
 use crate::counts::{COUNTS, Counts, REASONS};
 use crate::table::MOUNTS;
@@ -21,7 +21,8 @@ pub fn start() {
 /// Appends this process's line and resets the counts. Does nothing without `HEDDLE_REPORT`.
 pub fn write() {
     let Some(path) = PATH.get() else { return };
-    // A handler may end the program, but must not allocate.
+    // A vfork child runs in its parent's memory: the counts are the parent's. A signal handler may end the
+    // program, but must not allocate.
     if here().is_vfork_child() || here().is_in_handler() {
         return;
     }
@@ -47,7 +48,7 @@ pub fn write() {
 /// Returns true if the file is empty or ends with a newline, or if that is unknown.
 fn ends_a_line(file: &rustix::fd::OwnedFd) -> bool {
     let Ok(stat) = rustix::fs::fstat(file) else { return true };
-    // If the file is empty, another process's line, written meanwhile, is whole.
+    // An empty file needs no newline. If another process appends to it meanwhile, it appends a whole line.
     let Some(at) = (stat.st_size as u64).checked_sub(1) else { return true };
     let mut last = [b'\n'];
     rustix::io::pread(file, &mut last, at).is_err() || last == *b"\n"
