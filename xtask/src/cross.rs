@@ -38,7 +38,7 @@ const TARGETS: [Target; 1] = [Target {
 
 /// What knows of processors: the others are built on these.
 const CRATES: [&str; 6] =
-    ["heddle-pmem", "heddle-arena", "heddle-range-lock", "heddle-vfs", "heddle-media", "heddle-nvmfs"];
+    ["heddle-pmem", "heddle-arena", "heddle-range-lock", "heddle-vfs", "heddle-signatures", "heddle-nvmfs"];
 
 /// Emulated code takes some twenty times as long.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);

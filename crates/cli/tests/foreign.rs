@@ -23,7 +23,7 @@ const RAID: [u8; 4] = 0xa92b_4efc_u32.to_le_bytes();
 /// Bytes, and where; then what mkfs must call it.
 type Kind = (&'static [(usize, &'static [u8])], &'static str);
 
-/// As the formats' documents place them. What their own tools make: `crates/media/tests/planted.rs`.
+/// As the formats' documents place them. What their own tools make: `crates/signatures/tests/planted.rs`.
 const KINDS: [Kind; 15] = [
     (&[(1024, &[16]), (1080, &[0x53, 0xef]), (1024 + 76, &[1]), (1024 + 96, &[0x40])], "ext4"),
     (&[(0, b"XFSB")], "xfs"),

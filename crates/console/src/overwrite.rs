@@ -7,8 +7,8 @@ use crate::progress::Bar;
 use crate::size::Size;
 use anyhow::{Result, bail};
 use heddle_f2fs::LOG_BYTES_MAX;
-use heddle_media::{Content, Holding, have_bytes_in_common};
 use heddle_pmem::Taken;
+use heddle_signatures::{Content, Signature, have_bytes_in_common};
 use std::fs::File;
 use std::path::Path;
 
@@ -107,7 +107,7 @@ impl Target {
 
     /// Is there one of ours, and nothing else?
     pub fn is_node_log(&self) -> bool {
-        let alone = |found: &[Holding]| found.iter().all(|holding| holding.kind == NODE_LOG);
+        let alone = |found: &[Signature]| found.iter().all(|signature| signature.kind == NODE_LOG);
         !self.forced && matches!(&self.content, Content::Known(found) if alone(found))
     }
 }

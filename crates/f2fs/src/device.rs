@@ -8,7 +8,7 @@ use crate::error::OpenError;
 use crate::format::{BLOCK_BYTES, Block};
 use crate::ids::BlockAddr;
 use crate::planted::{Breach, breaks};
-use heddle_media::{Claim, Use, claim};
+use heddle_signatures::{Claim, ClaimMode, claim};
 use heddle_vfs::{Error, Result};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::Errno;
@@ -83,7 +83,7 @@ impl Drop for Device {
 
 /// The error for an image in use.
 fn in_use(path: &Path) -> OpenError {
-    let by = rustix::fs::stat(path).ok().and_then(|stat| heddle_media::user_of(&stat));
+    let by = rustix::fs::stat(path).ok().and_then(|stat| heddle_signatures::user_of(&stat));
     let by = by.unwrap_or_else(|| "another program, or the system".into());
     OpenError::InUse { image: path.into(), by: format!("is in use by {by}") }
 }
@@ -95,7 +95,7 @@ impl Device {
         let writes = access == Access::Write;
         // The kernel knows whether a device is mounted or in use: a writer opens it exclusively.
         let is_device = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
-        if writes && heddle_media::is_write_protected(path) {
+        if writes && heddle_signatures::is_write_protected(path) {
             return Err(OpenError::WriteProtected { image: path.into() });
         }
         let alone = if writes && is_device { OFlags::EXCL } else { OFlags::empty() };
@@ -114,7 +114,7 @@ impl Device {
         }
         let claimed = match breaks(Breach::OtherNamesUnasked) {
             true => Ok(Claim::default()),
-            false => claim(&file, if writes { Use::Write } else { Use::Read }),
+            false => claim(&file, if writes { ClaimMode::Write } else { ClaimMode::Read }),
         };
         let claim = claimed.map_err(|by| OpenError::InUse { image: path.into(), by })?;
         Device::of(file, claim, path)

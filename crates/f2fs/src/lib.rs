@@ -68,7 +68,7 @@ mod xattr;
 #[cfg(feature = "testkit")]
 pub use device::{Faults, Traffic};
 pub use error::OpenError;
-pub use heddle_media::is_write_protected;
+pub use heddle_signatures::is_write_protected;
 #[cfg(feature = "testkit")]
 pub use ids::{BlockAddr, Nid};
 pub use mounted::F2fs;

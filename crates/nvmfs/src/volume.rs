@@ -23,9 +23,9 @@ use crate::upkeep::settle;
 use crate::upkeep::settle::HOOKS;
 use crate::variant::Variant;
 use heddle_arena::Arena;
-use heddle_media::Content;
 use heddle_pmem::{BLOCK_BYTES, Pos};
 use heddle_range_lock::{Geometry, Mode};
+use heddle_signatures::Content;
 use heddle_vfs::{Error, FileKind, Ino, Time};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -387,7 +387,7 @@ fn newest_superblock(path: PathBuf, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8]
             _ => {}
         }
     }
-    let what = heddle_media::look(len_bytes, &|at, into| read(Pos(at), into));
+    let what = heddle_signatures::detect(len_bytes, &|at, into| read(Pos(at), into));
     Err(VolumeError::NotAnImage { path, what })
 }
 

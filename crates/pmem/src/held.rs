@@ -11,7 +11,7 @@ use crate::mapping::{Mapping, Progress, reserve};
 use crate::region::{Region, Source};
 use crate::room::{folder_of, is_in_memory, room_bytes};
 use crate::{BLOCK_BYTES, Error, Pos, Result, presence};
-use heddle_media::{Claim, Use, claim, holder};
+use heddle_signatures::{Claim, ClaimMode, claim, holder};
 use rustix::fs::{
     self, CWD, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, flock, fstat, ftruncate,
 };
@@ -82,7 +82,11 @@ pub(crate) fn lock(file: &OwnedFd, path: &Path, how: FlockOperation) -> Result<(
     };
     match flock(file, how) {
         Ok(()) if free() => {
-            let whole = if how == FlockOperation::NonBlockingLockExclusive { Use::Write } else { Use::Read };
+            let whole = if how == FlockOperation::NonBlockingLockExclusive {
+                ClaimMode::Write
+            } else {
+                ClaimMode::Read
+            };
             let claimed = claim(file, whole);
             let claim = claimed.map_err(|what| Error::InUseThrough { path: path.into(), what })?;
             Ok((stat, claim))
@@ -103,7 +107,7 @@ pub(crate) fn open_file(path: &Path, how: OFlags) -> rustix::io::Result<OwnedFd>
     let stat = fs::stat(path);
     let is_device = stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
     let writes = how.contains(OFlags::RDWR);
-    if writes && is_device && heddle_media::is_write_protected(path) {
+    if writes && is_device && heddle_signatures::is_write_protected(path) {
         return Err(Errno::ROFS);
     }
     let alone = if is_device && writes { OFlags::EXCL } else { OFlags::empty() };
@@ -113,7 +117,7 @@ pub(crate) fn open_file(path: &Path, how: OFlags) -> rustix::io::Result<OwnedFd>
 /// The error for a path that cannot be opened.
 pub(crate) fn not_opened(path: &Path) -> impl Fn(Errno) -> Error {
     move |errno| match (errno, fs::stat(path)) {
-        (Errno::BUSY, Ok(stat)) => match (holder(&stat), heddle_media::user_of(&stat)) {
+        (Errno::BUSY, Ok(stat)) => match (holder(&stat), heddle_signatures::user_of(&stat)) {
             (None, Some(user)) => {
                 Error::InUseThrough { path: path.into(), what: format!("is in use by {user}") }
             }

@@ -49,7 +49,7 @@ pub use caller::{BadBuffer, after_fault, copy_of_callers};
 pub use domain::Backend;
 pub use durability::Durability;
 pub use error::{Error, Result};
-pub use heddle_media::lock_holder;
+pub use heddle_signatures::lock_holder;
 pub use held::{Extent, OpenOptions};
 pub use huge::HUGE_FROM_BYTES;
 pub use lost::LOST_WORD;

@@ -27,7 +27,7 @@ use crate::steps::{before_store, step};
 use crate::survive::Guarded;
 use crate::untouched::Untouched;
 use crate::{BLOCK_BYTES, Error, LINE_BYTES, Pos};
-use heddle_media::Claim;
+use heddle_signatures::Claim;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

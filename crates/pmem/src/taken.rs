@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::held::{self, OpenOptions, system};
 use crate::region::Region;
 use crate::room::folder_of;
-use heddle_media::Claim;
+use heddle_signatures::Claim;
 use rustix::fs::{self, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use std::fs::File;
@@ -116,10 +116,10 @@ impl Taken {
     /// The kind of its content.
     ///
     /// Errors: as [`Taken::len_bytes`], and those of a mapping.
-    pub fn content(&self) -> Result<heddle_media::Content> {
+    pub fn content(&self) -> Result<heddle_signatures::Content> {
         let len_bytes = self.len_bytes()?;
         if let Some(region) = self.mapped(true)? {
-            return Ok(heddle_media::look(len_bytes, &|at, into| region.read(Pos(at), into)));
+            return Ok(heddle_signatures::detect(len_bytes, &|at, into| region.read(Pos(at), into)));
         }
         Ok(content_of(&self.as_file()?, len_bytes))
     }
@@ -158,9 +158,9 @@ impl Taken {
     /// Erases the marks of its content, durably.
     ///
     /// Errors: [`Error::System`], [`Error::NotDurable`].
-    pub fn wipe(&self, content: &heddle_media::Content) -> Result<()> {
+    pub fn wipe(&self, content: &heddle_signatures::Content) -> Result<()> {
         if let Some(region) = self.mapped(false)? {
-            let done: Result<()> = heddle_media::wipe(content, |at, zeros| {
+            let done: Result<()> = heddle_signatures::wipe(content, |at, zeros| {
                 region.nt_write(Pos(at), zeros);
                 Ok(())
             });
@@ -173,7 +173,7 @@ impl Taken {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
             system("write", &self.path)(errno)
         };
-        heddle_media::wipe(content, |at, zeros| file.write_all_at(zeros, at)).map_err(failed)?;
+        heddle_signatures::wipe(content, |at, zeros| file.write_all_at(zeros, at)).map_err(failed)?;
         file.sync_all().map_err(failed)
     }
 
@@ -247,8 +247,8 @@ impl Drop for Taken {
 }
 
 /// The kind of content of a file or device, as far as it can be read.
-pub(crate) fn content_of(file: &File, len_bytes: u64) -> heddle_media::Content {
-    heddle_media::look(len_bytes, &|at, into| {
+pub(crate) fn content_of(file: &File, len_bytes: u64) -> heddle_signatures::Content {
+    heddle_signatures::detect(len_bytes, &|at, into| {
         // Bytes that cannot be read count as zero.
         let _ = file.read_exact_at(into, at);
     })

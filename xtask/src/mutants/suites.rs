@@ -18,7 +18,7 @@ const WATCHERS: &[(&str, &[(&str, &str)])] = &[
     ("range-lock", &[("nvmfs", "threads"), ("nvmfs", "torn")]),
     ("pmem", &[("nvmfs", "lib"), ("crash", "power_cuts")]),
     ("vfs", &[("nvmfs", "model"), ("nvmfs", "posix")]),
-    ("media", &[("cli", "bad_input")]),
+    ("signatures", &[("cli", "bad_input")]),
     (
         "bypass",
         &[

@@ -17,8 +17,8 @@ struct Room {
 }
 
 const ROOMS: &[Room] = &[
-    Room { name: "heddle-media", uses: &[], tests_use: &[] },
-    Room { name: "heddle-pmem", uses: &["heddle-media"], tests_use: &[] },
+    Room { name: "heddle-signatures", uses: &[], tests_use: &[] },
+    Room { name: "heddle-pmem", uses: &["heddle-signatures"], tests_use: &[] },
     Room { name: "heddle-arena", uses: &[], tests_use: &[] },
     Room { name: "heddle-range-lock", uses: &["heddle-arena"], tests_use: &[] },
     Room { name: "heddle-vfs", uses: &[], tests_use: &[] },
@@ -38,12 +38,13 @@ const ROOMS: &[Room] = &[
     Room { name: "xtask", uses: &[], tests_use: &[] },
 ];
 
-const ENGINE: &[&str] = &["heddle-vfs", "heddle-range-lock", "heddle-pmem", "heddle-arena", "heddle-media"];
+const ENGINE: &[&str] =
+    &["heddle-vfs", "heddle-range-lock", "heddle-pmem", "heddle-arena", "heddle-signatures"];
 const RIG: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-pmem"];
 const FUZZ: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-f2fs", "heddle-pmem", "heddle-crash"];
 const BELOW_FRONT: &[&str] = &["heddle-nvmfs", "heddle-f2fs", "heddle-pmem", "heddle-arena"];
 const CONSOLE: &[&str] =
-    &["heddle-vfs", "heddle-pmem", "heddle-media", "heddle-nvmfs", "heddle-f2fs", "heddle-fuse"];
+    &["heddle-vfs", "heddle-pmem", "heddle-signatures", "heddle-nvmfs", "heddle-f2fs", "heddle-fuse"];
 const MEASURE: &[&str] = &[
     "heddle-console",
     "heddle-vfs",
@@ -61,7 +62,7 @@ const EVERYTHING: &[&str] = &[
     "heddle-vfs",
     "heddle-range-lock",
     "heddle-pmem",
-    "heddle-media",
+    "heddle-signatures",
     "heddle-arena",
     "heddle-nvmfs",
     "heddle-f2fs",

@@ -21,7 +21,7 @@ use crate::pages::dirty_pages::Pages;
 use crate::segments::{LOGS_IN_ORDER, Logs, OpenLog, Segments};
 use crate::space::{Counts, Space};
 use crate::superblock::{self, Geometry};
-use heddle_media::Claim;
+use heddle_signatures::Claim;
 use heddle_vfs::Error;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;

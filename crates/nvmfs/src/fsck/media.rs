@@ -48,8 +48,8 @@ impl<'a> Media<'a> {
     }
 
     /// The kind of content of the file or device.
-    pub fn content(&self) -> heddle_media::Content {
-        heddle_media::look(self.region.len_bytes(), &|at, into| self.region.read(Pos(at), into))
+    pub fn content(&self) -> heddle_signatures::Content {
+        heddle_signatures::detect(self.region.len_bytes(), &|at, into| self.region.read(Pos(at), into))
     }
 
     /// One word; `at` is a multiple of 8.

@@ -53,7 +53,7 @@ pub enum FsckError {
         /// The image.
         image: String,
         /// The content found instead.
-        what: heddle_media::Content,
+        what: heddle_signatures::Content,
     },
     /// Another version of the format.
     #[error(

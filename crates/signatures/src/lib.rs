@@ -1,9 +1,9 @@
-//! The owner of the bytes of a file or device, and their users under other names (`claim`). Commands ask it before they write
-//! to a place that a user named, and for errors about a place that holds no file system of ours.
+//! Signatures of foreign formats, as blkid(8) and wipefs(8) know them, and the users of a file or device (`claim`).
 //!
-//! Formats say what they are at fixed places: most near the beginning, some at the end (`table` has the simple ones, `kinds` those
-//! that need a second look). Recognising is no proof that the rest of the format is whole: bytes that say that they are somebody's are
-//! treated as such.
+//! Commands call this crate before they write to a path that a user named, and for errors about a path that holds no file system of ours.
+//! A signature lies at a fixed position: most near the beginning, some at the end. `magic_numbers` has those of a few fixed bytes,
+//! `detectors` those that need more. A signature is no proof that the rest of the format is whole: such a file counts as in use all the
+//! same.
 //!
 //! Invariants  I1  nothing here writes, but [`wipe`], to what it was handed.
 //!             I2  a read outside the media gives zeros; numbers from the media are bounded before they are used.
@@ -11,12 +11,12 @@
 
 mod bytes;
 mod claim;
+mod detectors;
 mod holder;
-mod kinds;
+mod magic_numbers;
 mod protected;
-mod table;
 
-pub use claim::{Claim, Use, claim, have_bytes_in_common, user_of};
+pub use claim::{Claim, ClaimMode, claim, have_bytes_in_common, user_of};
 pub use holder::{holder, lock_holder};
 pub use protected::is_write_protected;
 
@@ -34,16 +34,16 @@ const SECTOR_BYTES: u64 = 512;
 
 /// A format that says it is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub struct Signature {
     /// Its usual name.
     pub kind: &'static str,
     /// What its user called it, if anything.
     pub label: Option<String>,
     /// Where it says so: position and length of each mark.
-    pub marks: Vec<(u64, u64)>,
+    pub magics: Vec<(u64, u64)>,
 }
 
-impl fmt::Display for Holding {
+impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.label {
             Some(label) => write!(f, "{} (label \"{label}\")", self.kind),
@@ -58,7 +58,7 @@ pub enum Content {
     /// Zeros at both ends, a mebibyte each.
     Blank,
     /// These formats.
-    Known(Vec<Holding>),
+    Known(Vec<Signature>),
     /// Something.
     Unknown,
 }
@@ -68,8 +68,8 @@ impl fmt::Display for Content {
         match self {
             Content::Blank => f.write_str("zeros at both ends"),
             Content::Known(found) => {
-                for (n, holding) in found.iter().enumerate() {
-                    write!(f, "{}{holding}", if n > 0 { ", " } else { "" })?;
+                for (n, signature) in found.iter().enumerate() {
+                    write!(f, "{}{signature}", if n > 0 { ", " } else { "" })?;
                 }
                 Ok(())
             }
@@ -79,16 +79,16 @@ impl fmt::Display for Content {
 }
 
 /// What `len_bytes` of media hold.
-pub fn look(len_bytes: u64, read: Read<'_>) -> Content {
+pub fn detect(len_bytes: u64, read: Read<'_>) -> Content {
     let bytes = Bytes { len_bytes, read };
-    let mut found: Vec<Holding> = Vec::new();
-    for holding in table::found(&bytes).into_iter().chain(kinds::found(&bytes)) {
-        match found.iter_mut().find(|known| known.kind == holding.kind) {
+    let mut found: Vec<Signature> = Vec::new();
+    for signature in magic_numbers::found(&bytes).into_iter().chain(detectors::found(&bytes)) {
+        match found.iter_mut().find(|known| known.kind == signature.kind) {
             Some(known) => {
-                known.marks.extend(holding.marks);
-                known.label = known.label.take().or(holding.label);
+                known.magics.extend(signature.magics);
+                known.label = known.label.take().or(signature.label);
             }
-            None => found.push(holding),
+            None => found.push(signature),
         }
     }
     if !found.is_empty() {
@@ -106,7 +106,7 @@ pub fn look(len_bytes: u64, read: Read<'_>) -> Content {
 /// The first one of `write`.
 pub fn wipe<E>(content: &Content, mut write: impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<(), E> {
     let Content::Known(found) = content else { return Ok(()) };
-    for (at, len_bytes) in found.iter().flat_map(|holding| &holding.marks) {
+    for (at, len_bytes) in found.iter().flat_map(|signature| &signature.magics) {
         let (from, to) = (at - at % SECTOR_BYTES, (at + len_bytes).next_multiple_of(SECTOR_BYTES));
         write(from, &vec![0; (to - from) as usize])?;
     }

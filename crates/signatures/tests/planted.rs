@@ -1,6 +1,6 @@
 //! Marks where the formats' own tools leave them: made by those that are installed, planted for the others.
 
-use heddle_media::{Content, look, wipe};
+use heddle_signatures::{Content, detect, wipe};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -10,11 +10,11 @@ const MIB: u64 = 1 << 20;
 
 fn content_of(path: &Path) -> Content {
     let file = File::open(path).unwrap();
-    look(file.metadata().unwrap().len(), &|at, into| file.read_exact_at(into, at).unwrap())
+    detect(file.metadata().unwrap().len(), &|at, into| file.read_exact_at(into, at).unwrap())
 }
 
 fn content_of_bytes(bytes: &[u8]) -> Content {
-    look(bytes.len() as u64, &|at, into| into.copy_from_slice(&bytes[at as usize..][..into.len()]))
+    detect(bytes.len() as u64, &|at, into| into.copy_from_slice(&bytes[at as usize..][..into.len()]))
 }
 
 fn names(content: &Content) -> Vec<String> {
@@ -128,9 +128,9 @@ fn marks_of_raid_lvm_zfs_and_others_are_found_at_both_ends() {
     let raid = 0xa92b_4efc_u32.to_le_bytes();
     let version_1 = 1u32.to_le_bytes();
     let end = |back: usize| len - back;
-    let plant = |marks: Marks<'_>| {
+    let plant = |magics: Marks<'_>| {
         let mut bytes = vec![0; len];
-        marks.iter().for_each(|(at, mark)| bytes[*at..at + mark.len()].copy_from_slice(mark));
+        magics.iter().for_each(|(at, mark)| bytes[*at..at + mark.len()].copy_from_slice(mark));
         content_of_bytes(&bytes)
     };
     let near_end = ((len / 512 - 16) & !7) * 512;
@@ -161,14 +161,14 @@ fn marks_of_raid_lvm_zfs_and_others_are_found_at_both_ends() {
         (&[(0x1400, &0xf2f5_2010_u32.to_le_bytes())], "f2fs"),
         (&[(65536 - 10, b"SWAPSPACE2")], "swap"),
     ];
-    for (marks, expected) in cases {
-        assert_eq!(names(&plant(marks)), [expected], "{marks:x?}");
+    for (magics, expected) in cases {
+        assert_eq!(names(&plant(magics)), [expected], "{magics:x?}");
     }
     // A superblock that was smaller than its media says where its other copy is; that goes with a wipe.
     let blocks = 700u64.to_le_bytes();
     let smaller = plant(&[(0, b"HEDDLE\x00\xf5"), (40, &blocks), (699 * 4096, b"HEDDLE\x00\xf5")]);
     let Content::Known(found) = smaller else { panic!("nothing found") };
-    assert_eq!(found[0].marks, [(0, 128), (699 * 4096, 128)]);
+    assert_eq!(found[0].magics, [(0, 128), (699 * 4096, 128)]);
 }
 
 #[test]

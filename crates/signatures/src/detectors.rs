@@ -1,14 +1,14 @@
 //! Formats whose mark is short, lies at the end, or may be at several places: each is told by a function.
 
-use crate::Holding;
+use crate::Signature;
 use crate::bytes::Bytes;
 
 const SECTOR: u64 = 512;
 const BLOCK: u64 = 4096;
 
 /// Those that are there.
-pub fn found(bytes: &Bytes<'_>) -> Vec<Holding> {
-    let kinds: [fn(&Bytes<'_>) -> Option<Holding>; 19] = [
+pub fn found(bytes: &Bytes<'_>) -> Vec<Signature> {
+    let detectors: [fn(&Bytes<'_>) -> Option<Signature>; 19] = [
         heddle,
         f2fs,
         ext,
@@ -29,15 +29,15 @@ pub fn found(bytes: &Bytes<'_>) -> Vec<Holding> {
         hfs_plus,
         minix,
     ];
-    kinds.iter().filter_map(|kind| kind(bytes)).collect()
+    detectors.iter().filter_map(|kind| kind(bytes)).collect()
 }
 
-fn holding(kind: &'static str, marks: Vec<(u64, u64)>) -> Option<Holding> {
-    (!marks.is_empty()).then_some(Holding { kind, label: None, marks })
+fn signature(kind: &'static str, magics: Vec<(u64, u64)>) -> Option<Signature> {
+    (!magics.is_empty()).then_some(Signature { kind, label: None, magics })
 }
 
 /// The first block, the last one, and the last one of an image smaller than its media, which the first block tells.
-fn heddle(bytes: &Bytes<'_>) -> Option<Holding> {
+fn heddle(bytes: &Bytes<'_>) -> Option<Signature> {
     const MAGIC: &[u8] = b"HEDDLE\x00\xf5";
     const BLOCKS_TOTAL: u64 = 40;
     const SUPERBLOCK_BYTES: u64 = 128;
@@ -47,18 +47,18 @@ fn heddle(bytes: &Bytes<'_>) -> Option<Holding> {
         places.extend(last.filter(|at| *at < bytes.len_bytes && !places.contains(at)));
     }
     let there = places.into_iter().filter(|at| bytes.has(*at, MAGIC));
-    holding("a heddle file system", there.map(|at| (at, SUPERBLOCK_BYTES)).collect())
+    signature("a heddle file system", there.map(|at| (at, SUPERBLOCK_BYTES)).collect())
 }
 
-fn f2fs(bytes: &Bytes<'_>) -> Option<Holding> {
+fn f2fs(bytes: &Bytes<'_>) -> Option<Signature> {
     const MAGIC: u32 = 0xf2f5_2010;
     let copies: Vec<u64> = [0x400, 0x1400].into_iter().filter(|at| bytes.u32(*at) == MAGIC).collect();
     let label = copies.first().and_then(|at| bytes.text_utf16(at + 0x7c, 512));
-    Some(Holding { label, ..holding("f2fs", copies.into_iter().map(|at| (at, 4)).collect())? })
+    Some(Signature { label, ..signature("f2fs", copies.into_iter().map(|at| (at, 4)).collect())? })
 }
 
 /// Its mark has two bytes: the sizes behind it must be possible too.
-fn ext(bytes: &Bytes<'_>) -> Option<Holding> {
+fn ext(bytes: &Bytes<'_>) -> Option<Signature> {
     let superblock = 0x400;
     let is_one = bytes.has(superblock + 0x38, &[0x53, 0xef])
         && bytes.u32(superblock) != 0
@@ -76,20 +76,20 @@ fn ext(bytes: &Bytes<'_>) -> Option<Holding> {
         _ => "ext2",
     };
     let label = bytes.text(superblock + 0x78, 16);
-    Some(Holding { label, ..holding(kind, vec![(superblock + 0x38, 2)])? })
+    Some(Signature { label, ..signature(kind, vec![(superblock + 0x38, 2)])? })
 }
 
 /// On media of its own: a superblock that counts no inodes.
-fn ext_journal(bytes: &Bytes<'_>) -> Option<Holding> {
+fn ext_journal(bytes: &Bytes<'_>) -> Option<Signature> {
     const IS_JOURNAL: u32 = 0x8;
     let superblock = 0x400;
     let is_one =
         bytes.has(superblock + 0x38, &[0x53, 0xef]) && bytes.u32(superblock + 0x60) & IS_JOURNAL != 0;
-    holding("a journal of ext4", Vec::from_iter(is_one.then_some((superblock + 0x38, 2))))
+    signature("a journal of ext4", Vec::from_iter(is_one.then_some((superblock + 0x38, 2))))
 }
 
 /// On media of its own, a ring: a record begins in some sector of the first ones. Its version and the format of its words are small.
-fn xfs_log(bytes: &Bytes<'_>) -> Option<Holding> {
+fn xfs_log(bytes: &Bytes<'_>) -> Option<Signature> {
     const MAGIC: [u8; 4] = 0xfeed_babe_u32.to_be_bytes();
     const LOOKED_AT_BYTES: u64 = 256 << 10;
     let is_record = |at: &u64| {
@@ -97,75 +97,75 @@ fn xfs_log(bytes: &Bytes<'_>) -> Option<Holding> {
         bytes.has(*at, &MAGIC) && (1..=3).contains(&word(8)) && (1..=3).contains(&word(300))
     };
     let sectors = (0..LOOKED_AT_BYTES).step_by(SECTOR as usize);
-    holding("a log of xfs", sectors.filter(is_record).map(|at| (at, 4)).collect())
+    signature("a log of xfs", sectors.filter(is_record).map(|at| (at, 4)).collect())
 }
 
 /// At the end of the first page, whatever a page is.
-fn swap(bytes: &Bytes<'_>) -> Option<Holding> {
+fn swap(bytes: &Bytes<'_>) -> Option<Signature> {
     const MAGICS: [&[u8]; 5] = [b"SWAPSPACE2", b"SWAP-SPACE", b"S1SUSPEND\0", b"ULSUSPEND\0", b"LINHIB0001"];
     let ends = [4096, 8192, 16384, 32768, 65536].map(|page: u64| page - 10);
     let there = ends.into_iter().filter(|at| MAGICS.iter().any(|magic| bytes.has(*at, magic)));
-    let found = holding("swap", there.map(|at| (at, 10)).collect())?;
-    Some(Holding { label: bytes.text(1052, 16), ..found })
+    let found = signature("swap", there.map(|at| (at, 10)).collect())?;
+    Some(Signature { label: bytes.text(1052, 16), ..found })
 }
 
 /// In one of the first four sectors.
-fn lvm(bytes: &Bytes<'_>) -> Option<Holding> {
+fn lvm(bytes: &Bytes<'_>) -> Option<Signature> {
     let sectors = (0..4).map(|sector| sector * SECTOR);
     let there = sectors.filter(|at| bytes.has(*at, b"LABELONE") && bytes.has(at + 24, b"LVM2 001"));
-    holding("an LVM physical volume", there.map(|at| (at, 8)).collect())
+    signature("an LVM physical volume", there.map(|at| (at, 8)).collect())
 }
 
 /// The second header lies behind the first one's area of text, whose sizes are fixed.
-fn luks2(bytes: &Bytes<'_>) -> Option<Holding> {
+fn luks2(bytes: &Bytes<'_>) -> Option<Signature> {
     let sizes = (15..23).map(|log| 1u64 << log);
-    let marks: Vec<_> = sizes.filter(|at| bytes.has(*at, b"SKUL\xba\xbe")).map(|at| (at, 6)).collect();
+    let magics: Vec<_> = sizes.filter(|at| bytes.has(*at, b"SKUL\xba\xbe")).map(|at| (at, 6)).collect();
     let first = bytes.has(0, b"LUKS\xba\xbe\0\x02");
     let label = first.then(|| bytes.text(24, 48)).flatten();
-    (first || !marks.is_empty()).then_some(Holding { kind: "LUKS", label, marks })
+    (first || !magics.is_empty()).then_some(Signature { kind: "LUKS", label, magics })
 }
 
 const RAID_MAGIC: [u8; 4] = 0xa92b_4efc_u32.to_le_bytes();
 
 /// In the last whole 64 KiB, in the byte order of the machine that made it.
-fn raid_0_90(bytes: &Bytes<'_>) -> Option<Holding> {
+fn raid_0_90(bytes: &Bytes<'_>) -> Option<Signature> {
     const UNIT: u64 = 64 << 10;
     let at = (bytes.len_bytes & !(UNIT - 1)).checked_sub(UNIT)?;
     let mut turned = RAID_MAGIC;
     turned.reverse();
     let is_one = [RAID_MAGIC, turned].iter().any(|magic| bytes.has(at, magic)) && bytes.u32(at + 4) == 0;
-    holding("a member of a Linux RAID (0.90)", Vec::from_iter(is_one.then_some((at, 4))))
+    signature("a member of a Linux RAID (0.90)", Vec::from_iter(is_one.then_some((at, 4))))
 }
 
 /// 1.0 near the end, 1.1 at the beginning, 1.2 a block behind it.
-fn raid_1(bytes: &Bytes<'_>) -> Option<Holding> {
+fn raid_1(bytes: &Bytes<'_>) -> Option<Signature> {
     let near_end = (bytes.len_bytes / SECTOR).checked_sub(16).map(|sector| (sector & !7) * SECTOR);
     let places = [Some(0), Some(BLOCK), near_end].into_iter().flatten();
     let there: Vec<u64> = places.filter(|at| bytes.has(*at, &RAID_MAGIC) && bytes.u32(at + 4) == 1).collect();
     let label = there.first().and_then(|at| bytes.text(at + 32, 32));
-    let marks = there.into_iter().map(|at| (at, 4)).collect();
-    Some(Holding { label, ..holding("a member of a Linux RAID (1.x)", marks)? })
+    let magics = there.into_iter().map(|at| (at, 4)).collect();
+    Some(Signature { label, ..signature("a member of a Linux RAID (1.x)", magics)? })
 }
 
 /// In the last sector (DDF) or the one before it (Intel): what firmware, and `mdadm` for it, tells of the disk.
-fn raid_of_firmware(bytes: &Bytes<'_>) -> Option<Holding> {
-    let marks: [(u64, &[u8]); 2] =
+fn raid_of_firmware(bytes: &Bytes<'_>) -> Option<Signature> {
+    let magics: [(u64, &[u8]); 2] =
         [(SECTOR, &[0xde, 0x11, 0xde, 0x11]), (2 * SECTOR, b"Intel Raid ISM Cfg Sig. ")];
-    let places = marks.map(|(back, mark)| (bytes.before_end(bytes.len_bytes % SECTOR + back), mark));
+    let places = magics.map(|(back, mark)| (bytes.before_end(bytes.len_bytes % SECTOR + back), mark));
     let there = places.into_iter().filter(|(at, mark)| bytes.has(*at, mark));
-    holding("a member of a firmware RAID", there.map(|(at, mark)| (at, mark.len() as u64)).collect())
+    signature("a member of a firmware RAID", there.map(|(at, mark)| (at, mark.len() as u64)).collect())
 }
 
 /// The second sector and the last one, of either size.
-fn gpt(bytes: &Bytes<'_>) -> Option<Holding> {
+fn gpt(bytes: &Bytes<'_>) -> Option<Signature> {
     let places = [SECTOR, BLOCK, bytes.before_end(SECTOR), bytes.before_end(BLOCK)];
     let there = places.into_iter().filter(|at| bytes.has(*at, b"EFI PART"));
-    holding("a partition table (GPT)", there.map(|at| (at, 8)).collect())
+    signature("a partition table (GPT)", there.map(|at| (at, 8)).collect())
 }
 
 /// Boot sectors of file systems end with the same two bytes: a table has a partition, and says of each only whether it is booted. One
 /// without partitions has the disk's number, and no jump over the fields of a file system.
-fn mbr(bytes: &Bytes<'_>) -> Option<Holding> {
+fn mbr(bytes: &Bytes<'_>) -> Option<Signature> {
     const TABLE: u64 = 446;
     let entries: [[u8; 16]; 4] = std::array::from_fn(|n| bytes.at(TABLE + n as u64 * 16));
     let has_partition = entries.iter().any(|entry| entry[4] != 0 && entry[12..] != [0; 4]);
@@ -174,26 +174,26 @@ fn mbr(bytes: &Bytes<'_>) -> Option<Holding> {
     let is_table = bytes.has(510, &[0x55, 0xaa])
         && entries.iter().all(|entry| entry[0] & 0x7f == 0)
         && (has_partition || is_empty);
-    holding("a partition table (MBR)", Vec::from_iter(is_table.then_some((510, 2))))
+    signature("a partition table (MBR)", Vec::from_iter(is_table.then_some((510, 2))))
 }
 
 /// Two bytes at the end of the first sector, whose words cancel each other out.
-fn sun(bytes: &Bytes<'_>) -> Option<Holding> {
+fn sun(bytes: &Bytes<'_>) -> Option<Signature> {
     let sector: [u8; SECTOR as usize] = bytes.at(0);
     let sum = sector.chunks_exact(2).fold([0, 0], |sum, word| [sum[0] ^ word[0], sum[1] ^ word[1]]);
     let is_one = bytes.has(508, &[0xda, 0xbe]) && sum == [0, 0];
-    holding("a partition table (Sun)", Vec::from_iter(is_one.then_some((508, 2))))
+    signature("a partition table (Sun)", Vec::from_iter(is_one.then_some((508, 2))))
 }
 
 /// The first block tells the size of blocks, the second one has the first partition.
-fn mac(bytes: &Bytes<'_>) -> Option<Holding> {
+fn mac(bytes: &Bytes<'_>) -> Option<Signature> {
     let block = u64::from(u16::from_be_bytes(bytes.at(2)));
     let is_one = bytes.has(0, b"ER") && block.is_power_of_two() && block >= SECTOR && bytes.has(block, b"PM");
-    holding("a partition table (Mac)", if is_one { vec![(0, 2), (block, 2)] } else { Vec::new() })
+    signature("a partition table (Mac)", if is_one { vec![(0, 2), (block, 2)] } else { Vec::new() })
 }
 
 /// Two labels at each end, each with a ring of roots of its newest states.
-fn zfs(bytes: &Bytes<'_>) -> Option<Holding> {
+fn zfs(bytes: &Bytes<'_>) -> Option<Signature> {
     const LABEL: u64 = 256 << 10;
     const MAGIC: u64 = 0x00ba_b10c;
     let whole = bytes.len_bytes & !(LABEL - 1);
@@ -201,11 +201,11 @@ fn zfs(bytes: &Bytes<'_>) -> Option<Holding> {
     let labels = [0, LABEL].into_iter().chain(ends);
     let roots = labels.flat_map(|label| (0..128).map(move |n| label + (128 << 10) + n * 1024));
     let is_root = |at: &u64| [MAGIC, MAGIC.swap_bytes()].contains(&bytes.u64(*at));
-    holding("a member of a ZFS pool", roots.filter(is_root).map(|at| (at, 8)).collect())
+    signature("a member of a ZFS pool", roots.filter(is_root).map(|at| (at, 8)).collect())
 }
 
 /// The second superblock is in the last whole block.
-fn nilfs2(bytes: &Bytes<'_>) -> Option<Holding> {
+fn nilfs2(bytes: &Bytes<'_>) -> Option<Signature> {
     // Two bytes alone: the revision before them is 2, and the size of a superblock fits one.
     let is_one = |superblock: &u64| {
         let size = u16::from_le_bytes(bytes.at(superblock + 8));
@@ -215,16 +215,16 @@ fn nilfs2(bytes: &Bytes<'_>) -> Option<Holding> {
     };
     let last = (bytes.len_bytes / BLOCK).checked_sub(1).map(|block| block * BLOCK);
     let there = [Some(1024), last].into_iter().flatten().filter(is_one);
-    holding("nilfs2", there.map(|superblock| (superblock + 6, 2)).collect())
+    signature("nilfs2", there.map(|superblock| (superblock + 6, 2)).collect())
 }
 
-fn hfs_plus(bytes: &Bytes<'_>) -> Option<Holding> {
+fn hfs_plus(bytes: &Bytes<'_>) -> Option<Signature> {
     let is_one = bytes.has(1024, b"H+\0\x04") || bytes.has(1024, b"HX\0\x05");
-    holding("hfsplus", Vec::from_iter(is_one.then_some((1024, 4))))
+    signature("hfsplus", Vec::from_iter(is_one.then_some((1024, 4))))
 }
 
 /// Two bytes alone, which differ by version, length of names and byte order: both maps have a block at least, and zones few.
-fn minix(bytes: &Bytes<'_>) -> Option<Holding> {
+fn minix(bytes: &Bytes<'_>) -> Option<Signature> {
     const OLD: [u16; 4] = [0x137f, 0x138f, 0x2468, 0x2478];
     const NEW: u16 = 0x4d5a;
     const SHIFT_MAX: u16 = 4;
@@ -237,5 +237,5 @@ fn minix(bytes: &Bytes<'_>) -> Option<Holding> {
     };
     let places = [(16, is_one(16, &OLD, [4, 6], 10)), (24, is_one(24, &[NEW], [6, 8], 12))];
     let there = places.into_iter().filter(|(_, is_one)| *is_one);
-    holding("minix", there.map(|(at, _)| (superblock + at, 2)).collect())
+    signature("minix", there.map(|(at, _)| (superblock + at, 2)).collect())
 }

@@ -24,7 +24,7 @@ const DEPTH_MAX: u32 = 16;
 
 /// What is to be done with the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Use {
+pub enum ClaimMode {
     /// Beside other readers.
     Read,
     /// Alone.
@@ -46,31 +46,31 @@ impl Drop for Claim {
     }
 }
 
-/// A file at the bottom of devices, by device and inode, and which of its bytes are meant.
-struct Bottom {
+/// A backing file of devices, by device and inode, and which of its bytes are meant.
+struct BackingFile {
     id: (u64, u64),
     range: std::ops::Range<u64>,
     /// The loop devices on the way to it.
     through: Vec<u64>,
 }
 
-impl Bottom {
+impl BackingFile {
     fn overlaps(&self, id: (u64, u64), range: &std::ops::Range<u64>) -> bool {
         self.id == id && self.range.start < range.end && range.start < self.range.end
     }
 }
 
-/// The files at the bottom of a file or device: it itself, or those that it lies over, by path.
-fn bottoms(own: &Stat) -> Vec<(Bottom, Option<PathBuf>)> {
+/// The backing files of a file or device: it itself, or those that it lies over, by path.
+fn backing_files(own: &Stat) -> Vec<(BackingFile, Option<PathBuf>)> {
     match FileType::from_raw_mode(own.st_mode) {
         FileType::RegularFile => {
             let id = (own.st_dev, own.st_ino);
-            vec![(Bottom { id, range: 0..u64::MAX, through: Vec::new() }, None)]
+            vec![(BackingFile { id, range: 0..u64::MAX, through: Vec::new() }, None)]
         }
         FileType::BlockDevice => {
             let mut found = Vec::new();
             below(own.st_rdev, 0..u64::MAX, &mut Vec::new(), &mut found, 0);
-            found.into_iter().map(|(bottom, path)| (bottom, Some(path))).collect()
+            found.into_iter().map(|(backing, path)| (backing, Some(path))).collect()
         }
         _ => Vec::new(),
     }
@@ -80,19 +80,19 @@ fn bottoms(own: &Stat) -> Vec<(Bottom, Option<PathBuf>)> {
 ///
 /// # Errors
 /// A sentence without its subject: "is in use by ..., through ...".
-pub fn claim(file: impl AsFd, how: Use) -> Result<Claim, String> {
+pub fn claim(file: impl AsFd, how: ClaimMode) -> Result<Claim, String> {
     let Ok(own) = fstat(&file) else { return Ok(Claim::default()) };
     let mut held = Vec::new();
-    let bottoms = bottoms(&own);
-    for (bottom, path) in &bottoms {
+    let backing_files = backing_files(&own);
+    for (backing, path) in &backing_files {
         if let Some(path) = path {
-            held.extend(lock_below(bottom, path, how)?);
+            held.extend(lock_below(backing, path, how)?);
         }
     }
-    for (bottom, _) in &bottoms {
+    for (backing, _) in &backing_files {
         for device in loops() {
-            let is_other = !bottom.through.contains(&device.number) && own.st_rdev != device.number;
-            if is_other && device.is_over(bottom) {
+            let is_other = !backing.through.contains(&device.number) && own.st_rdev != device.number;
+            if is_other && device.is_over(backing) {
                 held.extend(hold_above(&device, how)?);
             }
         }
@@ -105,8 +105,9 @@ pub fn have_bytes_in_common(one: impl AsFd, other: impl AsFd) -> bool {
     let (Ok(one), Ok(other)) = (fstat(one), fstat(other)) else { return false };
     let is_device = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     let one_device = is_device(&one) && is_device(&other) && one.st_rdev == other.st_rdev;
-    let others = bottoms(&other);
-    one_device || bottoms(&one).iter().any(|(a, _)| others.iter().any(|(b, _)| a.overlaps(b.id, &b.range)))
+    let others = backing_files(&other);
+    one_device
+        || backing_files(&one).iter().any(|(a, _)| others.iter().any(|(b, _)| a.overlaps(b.id, &b.range)))
 }
 
 /// What uses a file or device, as an error says it: a process that locked it, or a mount of it.
@@ -130,20 +131,20 @@ fn used(stat: Option<&Stat>, through: &str) -> String {
 }
 
 /// Locks a file below: all of it alone, or a part beside the holders of other parts.
-fn lock_below(bottom: &Bottom, path: &Path, how: Use) -> Result<Option<OwnedFd>, String> {
+fn lock_below(backing: &BackingFile, path: &Path, how: ClaimMode) -> Result<Option<OwnedFd>, String> {
     let shown = path.display();
     let opened = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
-    let file = opened.ok().filter(|file| fstat(file).is_ok_and(|s| (s.st_dev, s.st_ino) == bottom.id));
+    let file = opened.ok().filter(|file| fstat(file).is_ok_and(|s| (s.st_dev, s.st_ino) == backing.id));
     let Some(file) = file else {
         // Its name is gone, or another's: nothing to hold, but the kernel's list of locks knows the inode.
-        return match crate::holder::holder_of(bottom.id) {
+        return match crate::holder::holder_of(backing.id) {
             Some((pid, _)) => Err(format!("is in use by process {pid}, through {shown}")),
             None => Ok(None),
         };
     };
-    let is_whole = bottom.range == (0..u64::MAX);
+    let is_whole = backing.range == (0..u64::MAX);
     let lock = match how {
-        Use::Write if is_whole => FlockOperation::NonBlockingLockExclusive,
+        ClaimMode::Write if is_whole => FlockOperation::NonBlockingLockExclusive,
         _ => FlockOperation::NonBlockingLockShared,
     };
     match flock(&file, lock) {
@@ -153,13 +154,13 @@ fn lock_below(bottom: &Bottom, path: &Path, how: Use) -> Result<Option<OwnedFd>,
 }
 
 /// A loop device over the same bytes, for oneself alone.
-fn hold_above(device: &Loop, how: Use) -> Result<Option<OwnedFd>, String> {
+fn hold_above(device: &Loop, how: ClaimMode) -> Result<Option<OwnedFd>, String> {
     let path = format!("/dev/loop{}", minor_index(device));
-    let alone = if how == Use::Write { OFlags::EXCL } else { OFlags::empty() };
+    let alone = if how == ClaimMode::Write { OFlags::EXCL } else { OFlags::empty() };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | alone;
     let lock = match how {
-        Use::Write => FlockOperation::NonBlockingLockExclusive,
-        Use::Read => FlockOperation::NonBlockingLockShared,
+        ClaimMode::Write => FlockOperation::NonBlockingLockExclusive,
+        ClaimMode::Read => FlockOperation::NonBlockingLockShared,
     };
     match openat(CWD, path.as_str(), flags, Mode::empty()) {
         Ok(file) => match flock(&file, lock) {
@@ -168,7 +169,7 @@ fn hold_above(device: &Loop, how: Use) -> Result<Option<OwnedFd>, String> {
         },
         Err(Errno::BUSY) => Err(used(stat(path.as_str()).ok().as_ref(), &path)),
         // Without permission to open it, this process still sees that it is mounted.
-        Err(_) if how == Use::Write => match mounted_at(device.number) {
+        Err(_) if how == ClaimMode::Write => match mounted_at(device.number) {
             Some(dir) => {
                 Err(format!("is in use by the system, which has {path} over it mounted at {}", dir.display()))
             }
@@ -187,8 +188,8 @@ struct Loop {
 }
 
 impl Loop {
-    fn is_over(&self, bottom: &Bottom) -> bool {
-        self.ids.iter().any(|id| bottom.overlaps(*id, &self.range))
+    fn is_over(&self, backing: &BackingFile) -> bool {
+        self.ids.iter().any(|id| backing.overlaps(*id, &self.range))
     }
 }
 
@@ -250,12 +251,12 @@ fn status(node: &str) -> Option<(u64, u64)> {
     (done == 0).then(|| (makedev(major as u32, minor as u32), info.0[1]))
 }
 
-/// The files at the bottom of a device, and their paths.
+/// The backing files of a device, and their paths.
 fn below(
     device: u64,
     range: std::ops::Range<u64>,
     through: &mut Vec<u64>,
-    found: &mut Vec<(Bottom, PathBuf)>,
+    found: &mut Vec<(BackingFile, PathBuf)>,
     depth: u32,
 ) {
     let folder = sys(device);
@@ -267,13 +268,9 @@ fn below(
         let start = device.range.start.saturating_add(range.start);
         let end = device.range.start.saturating_add(range.end).min(device.range.end);
         let range = if range.end == u64::MAX { start..device.range.end } else { start..end };
-        found.extend(
-            device
-                .ids
-                .iter()
-                .take(1)
-                .map(|id| (Bottom { id: *id, range: range.clone(), through: through.clone() }, path.clone())),
-        );
+        found.extend(device.ids.iter().take(1).map(|id| {
+            (BackingFile { id: *id, range: range.clone(), through: through.clone() }, path.clone())
+        }));
     } else if folder.join("partition").exists() {
         // Sectors of 512 bytes, whatever those of the device are.
         let (start, size) = (number_in(folder.join("start")) * 512, number_in(folder.join("size")) * 512);
@@ -297,9 +294,9 @@ fn loop_named(folder: &Path) -> Option<(Loop, PathBuf)> {
 
 /// Where the system has a device mounted, as far as this process can see.
 fn mounted_at(device: u64) -> Option<PathBuf> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let magic_numbers = std::fs::read("/proc/self/mountinfo").ok()?;
     let id = format!("{}:{}", major(device), minor(device));
-    table.split(|byte| *byte == b'\n').find_map(|line| {
+    magic_numbers.split(|byte| *byte == b'\n').find_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ');
         let is_it = fields.nth(2)? == id.as_bytes();
         let dir = fields.nth(1)?;
