@@ -1,7 +1,7 @@
 //! Looking on: what a mounted file system has done since it was mounted, or is doing now.
 //!
 //! `stat` takes one reading, `top` one after the other and shows what came between two, `metrics` (of the mount) is asked by others.
-//! Readings come from the mount's process, whose door the mount itself names; where they are counted: `heddle_nvmfs::counters`.
+//! Readings come from the mount's process, whose attach socket the mount itself names; where they are counted: `heddle_nvmfs::counters`.
 
 pub mod counted;
 mod figures;

@@ -86,7 +86,7 @@ fn why_not_clean(leaving: &Leaving, image: &Image, ended: bool) -> String {
 fn is_free(image: &Path, limit: Duration) -> bool {
     let began = Instant::now();
     while is_taken(image) {
-        // Processes that attached through an earlier mount's door may keep the locks of one that has ended.
+        // Processes that attached through an earlier mount's attach socket may keep the locks of one that has ended.
         if began.elapsed() > limit || is_clean(image) == Some(true) {
             return is_clean(image) == Some(true);
         }

@@ -113,7 +113,7 @@ fn mount_replaces_a_killed_daemon_without_hurting_its_clients() {
     let upgraded = place.path("heddle-new");
     fs::copy(env!("CARGO_BIN_EXE_heddle"), &upgraded).unwrap();
     for round in 0..3 {
-        // The lock of the image names the first daemon, for as long as one lives who came through its door.
+        // The lock of the image names the first daemon, for as long as one lives who came through its attach socket.
         let said = fs::read_to_string(place.path("daemon-log")).unwrap();
         let last = said.rsplit_once("heddle[").unwrap().1.split_once(']').unwrap().0.parse().unwrap();
         kill_process(Pid::from_raw(last).unwrap(), Signal::KILL).unwrap();

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use fuser::{FileAttr, FileHandle, Generation, INodeNo, ReplyEmpty, ReplyEntry, Request};
-use heddle_vfs::ioctl::Doorbell;
+use heddle_vfs::ioctl::AttachIoctl;
 use heddle_vfs::{
     Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, Result,
     Time,
@@ -48,7 +48,7 @@ pub(crate) struct Adapter {
     pub(crate) shared: Arc<Shared>,
     /// The owner that every file shows, if one is set.
     pub(crate) owner: ShownOwner,
-    pub(crate) door: Option<Arc<dyn Doorbell>>,
+    pub(crate) attach_ioctl: Option<Arc<dyn AttachIoctl>>,
     /// How often this mount has given capabilities to a file.
     pub(crate) capabilities_given: AtomicU64,
     ttl: Duration,
@@ -59,7 +59,7 @@ impl Adapter {
         fs: Arc<dyn FileSystem>,
         ttl: Duration,
         owner: ShownOwner,
-        door: Option<Arc<dyn Doorbell>>,
+        attach_ioctl: Option<Arc<dyn AttachIoctl>>,
         shared: Arc<Shared>,
         handles: Arc<Handles>,
         threads: usize,
@@ -67,7 +67,7 @@ impl Adapter {
         let modes = Modes::default();
         let pages = Pages::new(Arc::clone(&fs), Arc::clone(&shared));
         let (nameless, capabilities_given) = (Nameless::new(threads), AtomicU64::new(0));
-        Adapter { fs, handles, modes, pages, nameless, shared, owner, door, capabilities_given, ttl }
+        Adapter { fs, handles, modes, pages, nameless, shared, owner, attach_ioctl, capabilities_given, ttl }
     }
 
     /// The attributes told to the kernel, and the time for which it may cache them.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{Config, SessionACL};
-use heddle_vfs::ioctl::Doorbell;
+use heddle_vfs::ioctl::AttachIoctl;
 
 use crate::mounts::FS_SUBTYPE;
 
@@ -16,7 +16,7 @@ pub struct MountOptions {
     /// The source that the mount table shows, usually the image's path.
     pub source: PathBuf,
     /// Answers programs that ask where to attach.
-    pub door: Option<Arc<dyn Doorbell>>,
+    pub attach_ioctl: Option<Arc<dyn AttachIoctl>>,
     /// Threads that serve requests. Default: one per core, and at least two.
     pub threads: Option<NonZeroUsize>,
     /// How long the kernel may cache names and attributes.
@@ -43,7 +43,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         MountOptions {
             source: FS_SUBTYPE.into(),
-            door: None,
+            attach_ioctl: None,
             threads: None,
             ttl: Duration::from_secs(1),
             read_only: false,

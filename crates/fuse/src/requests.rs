@@ -495,9 +495,11 @@ impl fuser::Filesystem for Adapter {
         _output_size: u32,
         reply: ReplyIoctl,
     ) {
-        if command == ioctl::DOOR {
-            return match (&self.door, input.first_chunk()) {
-                (Some(door), Some(question)) => reply.ioctl(0, &door.ring(question, request.pid())),
+        if command == ioctl::ATTACH {
+            return match (&self.attach_ioctl, input.first_chunk()) {
+                (Some(attach_ioctl), Some(question)) => {
+                    reply.ioctl(0, &attach_ioctl.answer(question, request.pid()))
+                }
                 _ => reply.error(Errno::ENOTTY),
             };
         }

@@ -90,7 +90,7 @@ impl MountPoint {
             fs,
             options.ttl,
             owner,
-            options.door.clone(),
+            options.attach_ioctl.clone(),
             Arc::clone(&shared),
             Arc::clone(&handles),
             options.threads(),

@@ -1,8 +1,8 @@
 //! The engine's variants as things to measure: a fresh image in memory for each run.
 //!
 //! Workers of `heddle` may be forked processes. They join the image as forked children (`heddle_nvmfs::fork`), not through
-//! the door: an image that lives for a run needs no socket that somebody must remove. The papers' variants stay in one process: their
-//! readers' counts have no owners that could be told dead.
+//! the attach socket: an image that lives for a run needs no socket that somebody must remove. The papers' variants stay in one process:
+//! their readers' counts have no owners that could be told dead.
 
 use anyhow::{Context, Result, bail, ensure};
 use heddle_console::size::Size;

@@ -45,7 +45,7 @@ pub use heddle_range_lock::Mode as LockMode;
 #[cfg(not(loom))]
 pub use shared::notes::runtime_directory;
 #[cfg(not(loom))]
-pub use shared::{adopt, client, fork, place, server, wire};
+pub use shared::{adopt, attach_address, client, fork, server, wire};
 pub use state::inode::KernelPages;
 pub use upkeep::recovery::{Progress, Report};
 pub use variant::{LogKind, Variant};

@@ -14,9 +14,9 @@ mod kill {
 }
 #[path = "processes"]
 mod processes {
+    mod attach_socket;
     pub mod children;
     mod deaths;
-    mod doors;
     pub mod killing;
     pub mod roles;
     pub mod rubbish;

@@ -38,16 +38,16 @@ fn in_own_namespace(scratch: &Scratch) -> Result<Outcome> {
     let region = Region::create(&image, IMAGE_BYTES, &OpenOptions::default())?;
     format_region(&region, Variant::Heddle)?;
     let volume = mount(region, &MountOptions::default())?;
-    let door = Server::start(&volume, &ServerOptions::default())?;
+    let attach_server = Server::start(&volume, &ServerOptions::default())?;
     let how = heddle_fuse::MountOptions {
         source: image.clone(),
-        door: Some(door.bell()),
+        attach_ioctl: Some(attach_server.attach_ioctl()),
         ..heddle_fuse::MountOptions::default()
     };
     let mounted = match heddle_fuse::mount(Arc::new(volume.fs()), &dir, &how) {
         Ok(mounted) => mounted,
         Err(error @ (heddle_fuse::Error::NoDevice { .. } | heddle_fuse::Error::Refused { .. })) => {
-            drop(door);
+            drop(attach_server);
             volume.unmount();
             return Ok(Outcome::Skipped(error.to_string()));
         }
@@ -56,7 +56,7 @@ fn in_own_namespace(scratch: &Scratch) -> Result<Outcome> {
     scratch.has_mount(mounted.unmounter());
     let found = use_it(scratch, &dir);
     let unmounted = mounted.unmount();
-    drop(door);
+    drop(attach_server);
     volume.unmount();
     let found = found?;
     unmounted?;

@@ -117,10 +117,10 @@ impl OpenImage for F2fsImage {
         move || counted.reading()
     }
 
-    fn open_door(&self, args: &Args, options: &Options) -> Option<Server> {
+    fn open_attach_socket(&self, args: &Args, options: &Options) -> Option<Server> {
         let why = "it is an F2FS image, to which no process attaches. Use the mount";
         let how = ServerOptions { group: options.attach_group, ..ServerOptions::default() };
-        Server::start_for_looking(self.counters(), &args.image, why, &how)
+        Server::start_for_counters(self.counters(), &args.image, why, &how)
             .map_err(|error| talk(&format!("heddle: nobody can look on at this mount: {error}")))
             .ok()
     }

@@ -63,7 +63,7 @@ impl OpenImage for NvmImage {
         move || fs.counters()
     }
 
-    fn open_door(&self, _: &Args, options: &Options) -> Option<Server> {
+    fn open_attach_socket(&self, _: &Args, options: &Options) -> Option<Server> {
         let how = ServerOptions {
             no_attach: !options.attach,
             group: options.attach_group,

@@ -35,7 +35,7 @@ pub trait OpenImage: Sized {
     fn counters(&self) -> impl Fn() -> Counters + Send + 'static;
 
     /// Lets other processes look at the mount, or attach to it. A mount without that is a mount all the same.
-    fn open_door(&self, args: &Args, options: &Options) -> Option<Server>;
+    fn open_attach_socket(&self, args: &Args, options: &Options) -> Option<Server>;
 
     /// Work that is due again and again while the image is served, and the time between.
     fn upkeep(&self) -> Option<(Duration, Box<dyn FnMut() + Send>)>;
@@ -81,7 +81,7 @@ pub fn serve(
 /// A mount that is served, and the threads beside it.
 struct Serving {
     mounted: Mounted,
-    door: Option<Server>,
+    attach_server: Option<Server>,
     metrics: Option<Metrics>,
     upkeep: Option<Upkeep>,
 }
@@ -97,8 +97,8 @@ fn begin(
     stop_if_told(args, signals)?;
     let start = |at| metrics::start(image.counters(), at, options.metrics_group);
     let metrics = options.metrics.as_ref().map(start).transpose()?;
-    let door = image.open_door(args, options);
-    let mounted = place.mount(image.file_system(), &shown_as(args, options, door.as_ref()));
+    let attach_server = image.open_attach_socket(args, options);
+    let mounted = place.mount(image.file_system(), &shown_as(args, options, attach_server.as_ref()));
     let begun = mounted.map_err(anyhow::Error::from).and_then(|mounted| {
         say_ready(args, options, &mounted, signals)?;
         Ok(mounted)
@@ -106,12 +106,12 @@ fn begin(
     match begun {
         Ok(mounted) => {
             let upkeep = image.upkeep().map(|work| Upkeep::start(work, mounted.shut_down()));
-            Ok(Serving { mounted, door, metrics, upkeep })
+            Ok(Serving { mounted, attach_server, metrics, upkeep })
         }
         Err(error) => {
-            if let (Some(door), true) = (door, image.is_held_by_clients()) {
-                // The next one finds the state by the note of this door.
-                door.abandon();
+            if let (Some(attach_server), true) = (attach_server, image.is_held_by_clients()) {
+                // The next daemon finds the state by this server's note.
+                attach_server.abandon();
             }
             Err(error)
         }
@@ -120,13 +120,13 @@ fn begin(
 
 /// Waits for the end, and closes the image as that end asks.
 fn finish(serving: Serving, image: impl OpenImage, last_words: &LastWords) -> Result<()> {
-    let Serving { mounted, door, metrics, upkeep } = serving;
+    let Serving { mounted, attach_server, metrics, upkeep } = serving;
     let was_shut_down = mounted.shut_down();
     let served = mounted.wait();
     drop((metrics, upkeep));
-    match door {
-        Some(door) if was_shut_down() => door.abandon(),
-        door => drop(door),
+    match attach_server {
+        Some(attach_server) if was_shut_down() => attach_server.abandon(),
+        attach_server => drop(attach_server),
     }
     let end = match &served {
         Err(heddle_fuse::Error::Unmount { .. }) => End::StillMounted,
@@ -179,10 +179,10 @@ fn stop_if_told(args: &Args, signals: &mut Signals) -> Result<()> {
 }
 
 /// The options of the kernel's mount.
-fn shown_as(args: &Args, options: &Options, door: Option<&Server>) -> heddle_fuse::MountOptions {
+fn shown_as(args: &Args, options: &Options, attach_server: Option<&Server>) -> heddle_fuse::MountOptions {
     heddle_fuse::MountOptions {
         source: source_of(args),
-        door: door.map(Server::bell),
+        attach_ioctl: attach_server.map(Server::attach_ioctl),
         read_only: options.read_only,
         allow_other: options.allow_other,
         uid: options.uid,

@@ -81,7 +81,11 @@ impl Mounts {
         format_region(&region, Variant::Heddle)?;
         let volume = mount(region, &heddle_nvmfs::MountOptions::default())?;
         let server = Server::start(&volume, &ServerOptions::default())?;
-        let how = MountOptions { source: image, door: Some(server.bell()), ..MountOptions::default() };
+        let how = MountOptions {
+            source: image,
+            attach_ioctl: Some(server.attach_ioctl()),
+            ..MountOptions::default()
+        };
         let path = self.serve(&name, Image::Nvm(volume), Some(server), how)?;
         let program = Bypassed { preload, path, report: self.scratch.dir().join("report"), args };
         let run = move |workload, workers| program.run(workload, workers).map_err(|e| format!("{e:#}"));

@@ -1,10 +1,10 @@
 //! Attaching to a file system that another process has mounted.
 
-use super::bell::{self, Knock};
-use super::door::READING_SEALS;
+use super::attach_address::{AttachAddress, trusts};
+use super::attach_ioctl::{self, AttachToken};
+use super::attach_socket::READING_SEALS;
 use super::image_id;
-use super::place::{Place, trusts};
-use super::server::fresh_knock;
+use super::server::fresh_token;
 use super::wire::{self, Answer, Hello, Packet, Want};
 use crate::counters::Counters;
 use crate::format::layout::REGION_BYTES_MIN;
@@ -16,7 +16,7 @@ use crate::variant::Variant;
 use crate::volume::read_superblock;
 use heddle_arena::Arena;
 use heddle_pmem::{BLOCK_BYTES, Durability, Region};
-use heddle_vfs::ioctl::{DOOR, DOOR_BYTES};
+use heddle_vfs::ioctl::{ATTACH, ATTACH_BYTES};
 use rustix::fs::fcntl_get_seals;
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl};
@@ -42,12 +42,12 @@ const READING_BYTES_MAX: u64 = 16 << 20;
 /// Why a process cannot attach.
 #[derive(thiserror::Error, Debug)]
 pub enum AttachError {
-    /// The descriptor is not in a heddle mount, or in one without a door.
+    /// The descriptor is not in a heddle mount, or in one without an attach socket.
     #[error("no heddle file system is mounted there. Mount one with: heddle mount IMAGE DIR")]
     NotMounted,
     /// The mount cannot be asked.
     #[error(
-        "cannot ask this mount where its door is: {source}. If its process has died: heddle umount DIR, then mount it again"
+        "cannot ask this mount for its attach socket: {source}. If its process has died: heddle umount DIR, then mount it again"
     )]
     Mount {
         /// The system's error.
@@ -113,12 +113,12 @@ pub enum AttachError {
     },
 }
 
-/// Attaches to the file system of a mount, or of a socket (see [`super::place`], also for the users whose
+/// Attaches to the file system of a mount, or of a socket (see [`super::attach_address`], also for the users whose
 /// daemons are trusted). The result works as in the process that mounted it. When its last clone is dropped,
 /// its memory is unmapped as soon as the threads that used it have ended or use another mount.
 ///
 /// # Errors One variant of [`AttachError`] for each cause.
-pub fn attach<'a>(at: impl Into<Place<'a>>) -> Result<NvmFs, AttachError> {
+pub fn attach<'a>(at: impl Into<AttachAddress<'a>>) -> Result<NvmFs, AttachError> {
     let at = at.into();
     let (answer, [region, arena]) = ask(at, Want::Attach)?;
     // Another client may have scribbled over the memory that is read here, and the caller may be a program
@@ -132,7 +132,12 @@ pub fn attach<'a>(at: impl Into<Place<'a>>) -> Result<NvmFs, AttachError> {
     })
 }
 
-fn join(at: Place<'_>, answer: &Answer, region: OwnedFd, arena: OwnedFd) -> Result<NvmFs, AttachError> {
+fn join(
+    at: AttachAddress<'_>,
+    answer: &Answer,
+    region: OwnedFd,
+    arena: OwnedFd,
+) -> Result<NvmFs, AttachError> {
     if answer.boot != boot_id() {
         return Err(rubbish(at, "it speaks of another boot of this machine"));
     }
@@ -140,18 +145,18 @@ fn join(at: Place<'_>, answer: &Answer, region: OwnedFd, arena: OwnedFd) -> Resu
     volatile_state(at, answer, region, seed, arena)
 }
 
-fn rubbish(at: Place<'_>, what: &str) -> AttachError {
+fn rubbish(at: AttachAddress<'_>, what: &str) -> AttachError {
     AttachError::Rubbish { at: at.to_string(), what: what.to_owned() }
 }
 
-fn unmappable(at: Place<'_>, why: impl Display) -> AttachError {
+fn unmappable(at: AttachAddress<'_>, why: impl Display) -> AttachError {
     AttachError::Map { at: at.to_string(), why: why.to_string() }
 }
 
 /// Maps the image. Returns it and its seed. This is a separate function because its locals and the next one's
 /// together would not fit a program's smallest stack.
 #[inline(never)]
-fn image(at: Place<'_>, answer: &Answer, region: OwnedFd) -> Result<(Region, u64), AttachError> {
+fn image(at: AttachAddress<'_>, answer: &Answer, region: OwnedFd) -> Result<(Region, u64), AttachError> {
     if answer.region_bytes < REGION_BYTES_MIN || !answer.region_bytes.is_multiple_of(BLOCK_BYTES as u64) {
         return Err(rubbish(at, "the length of the region"));
     }
@@ -167,7 +172,7 @@ fn image(at: Place<'_>, answer: &Answer, region: OwnedFd) -> Result<(Region, u64
 
 #[inline(never)]
 fn volatile_state(
-    at: Place<'_>,
+    at: AttachAddress<'_>,
     answer: &Answer,
     region: Region,
     seed: u64,
@@ -215,7 +220,7 @@ pub unsafe fn abandon<'f>(all: impl Iterator<Item = &'f NvmFs>) -> bool {
 ///
 /// # Errors
 /// As [`attach`].
-pub fn counters_and_image<'a>(at: impl Into<Place<'a>>) -> Result<(Counters, [u64; 2]), AttachError> {
+pub fn counters_and_image<'a>(at: impl Into<AttachAddress<'a>>) -> Result<(Counters, [u64; 2]), AttachError> {
     let at = at.into();
     let (answer, [file]) = ask(at, Want::Counters)?;
     let rubbish = |what: String| AttachError::Rubbish { at: at.to_string(), what };
@@ -239,7 +244,7 @@ pub fn counters_and_image<'a>(at: impl Into<Place<'a>>) -> Result<(Counters, [u6
 ///
 /// # Errors
 /// As [`attach`].
-pub fn counters<'a>(at: impl Into<Place<'a>>) -> Result<Counters, AttachError> {
+pub fn counters<'a>(at: impl Into<AttachAddress<'a>>) -> Result<Counters, AttachError> {
     counters_and_image(at).map(|(counters, _)| counters)
 }
 
@@ -251,17 +256,17 @@ pub fn identity_of(file: impl AsFd) -> io::Result<[u64; 2]> {
     Ok(image_id(file)?)
 }
 
-/// Asks the mount of this descriptor for the address of its door, with a knock.
-fn ring(file: BorrowedFd<'_>, knock: &Knock) -> Result<SocketAddrUnix, AttachError> {
-    let mut said = bell::question(knock);
+/// Asks the mount of this descriptor for the address of its attach socket, with a token.
+fn ask_mount(file: BorrowedFd<'_>, token: &AttachToken) -> Result<SocketAddrUnix, AttachError> {
+    let mut said = attach_ioctl::question(token);
     // SAFETY: the request's number encodes that so many bytes go in and out.
-    let asked = unsafe { ioctl(file, Updater::<DOOR, [u8; DOOR_BYTES]>::new(&mut said)) };
+    let asked = unsafe { ioctl(file, Updater::<ATTACH, [u8; ATTACH_BYTES]>::new(&mut said)) };
     match asked {
         Ok(()) => {
-            let address = bell::address(&said).ok_or(AttachError::NotMounted)?;
+            let address = attach_ioctl::address(&said).ok_or(AttachError::NotMounted)?;
             SocketAddrUnix::new_abstract_name(address).map_err(|_| AttachError::NotMounted)
         }
-        // Not a mount, or not a heddle mount, or one without a door.
+        // Not a mount, or not a heddle mount, or one without an attach socket.
         Err(Errno::NOTTY | Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP | Errno::BADF) => {
             Err(AttachError::NotMounted)
         }
@@ -270,19 +275,24 @@ fn ring(file: BorrowedFd<'_>, knock: &Knock) -> Result<SocketAddrUnix, AttachErr
 }
 
 /// Connects, sends the question, and receives the answer.
-fn ask<const FDS: usize>(place: Place<'_>, want: Want) -> Result<(Box<Answer>, [OwnedFd; FDS]), AttachError> {
-    let at = || place.to_string();
+fn ask<const FDS: usize>(
+    attach_address: AttachAddress<'_>,
+    want: Want,
+) -> Result<(Box<Answer>, [OwnedFd; FDS]), AttachError> {
+    let at = || attach_address.to_string();
     let rubbish = |what: String| AttachError::Rubbish { at: at(), what };
     let no_daemon = |e: Errno| match e {
         Errno::ACCESS | Errno::PERM => AttachError::Permission { at: at() },
         other => AttachError::NoDaemon { at: at(), source: other.into() },
     };
-    let (address, knock) = match place {
-        Place::Mount(file) => {
-            let knock = fresh_knock();
-            (ring(file, &knock)?, knock)
+    let (address, token) = match attach_address {
+        AttachAddress::Mount(file) => {
+            let token = fresh_token();
+            (ask_mount(file, &token)?, token)
         }
-        Place::Socket(path) => (SocketAddrUnix::new(path).map_err(no_daemon)?, Knock::default()),
+        AttachAddress::Socket(path) => {
+            (SocketAddrUnix::new(path).map_err(no_daemon)?, AttachToken::default())
+        }
     };
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(no_daemon)?;
@@ -297,13 +307,13 @@ fn ask<const FDS: usize>(place: Place<'_>, want: Want) -> Result<(Box<Answer>, [
     }
     let mut packet = Packet::default();
     // A refusal may arrive before the question is sent. It explains more than the error of sending.
-    let sent = wire::send(&socket, Hello::new(want, knock).as_bytes(), &[]);
+    let sent = wire::send(&socket, Hello::new(want, token).as_bytes(), &[]);
     let (len, fds) = wire::receive(&socket, packet.bytes(), RecvFlags::empty())
         .map_err(|e| rubbish(sent.err().unwrap_or(e).to_string()))?;
     match Answer::parse(&packet.bytes()[..len]) {
         None => Err(rubbish(format!("a packet of {len} bytes"))),
         Some(Err(why)) => Err(AttachError::Refused { at: at(), why }),
-        Some(Ok(answer)) if answer.knock != knock => Err(rubbish("it has not heard our knock".to_owned())),
+        Some(Ok(answer)) if answer.token != token => Err(rubbish("it does not know our token".to_owned())),
         Some(Ok(answer)) => {
             let fds = fds.try_into().map_err(|_| rubbish("the descriptors are missing".to_owned()))?;
             Ok((answer, fds))

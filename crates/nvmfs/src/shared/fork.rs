@@ -1,4 +1,4 @@
-//! Handing a mounted file system to forked children: they inherit the descriptors that the door sends to
+//! Handing a mounted file system to forked children: they inherit the descriptors that the attach socket sends to
 //! other clients.
 //!
 //! State       [`ForkHandle`]: the mount, kept by the process that is going to fork. A child that joins maps region and arena again, from
@@ -9,10 +9,11 @@
 //!                 memory name the parent (I3 of `lease`).
 //!             I2  joining takes no lock that another thread of the parent may have held at the fork. It uses only system calls, the
 //!                 C library's allocator (which a fork leaves usable), and atomics.
-//! Why so      The door needs a name in a directory, a thread, and a process that removes the one and ends the other in any case. Here
-//!             nothing has a name: a mapping ends with the last process that has it. The mappings that a fork copies would do for
+//! Why so      The attach socket needs a name in a directory, a thread, and a process that removes the one and ends the other in any case.
+//!             Here nothing has a name: a mapping ends with the last process that has it. The mappings that a fork copies would do for
 //!             the calls, but a child has none of their pages mapped, and could not map them all at once ([`NvmFs::map_all`]).
-//!             Without a door no daemon looks for dead lanes: a thread that waits for one settles it, and an unmount settles the rest.
+//!             Without an attach socket no daemon looks for dead lanes: a thread that waits for one settles it, and an unmount settles the
+//!             rest.
 
 use super::server::{ServerOptions, refusal};
 use crate::counters::Counters;

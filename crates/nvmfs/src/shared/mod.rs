@@ -4,20 +4,21 @@
 //! other processes as descriptors. From then on these processes work as the daemon's own threads do, through
 //! the same code, and do not need the daemon. The argument about death and delay is in docs/processes.md.
 //!
-//! State       [`bell`]: how a mount announces its door, and the door knows which process has asked; [`wire`]: the messages;
-//!             [`server`], [`door`], [`client`]: the two ends; [`place`]: the users whom a client trusts; [`notes`]: what a daemon
-//!             leaves for its successor; [`adopt`]: after a daemon's death; [`fork`]: forked children, which inherit the descriptors.
+//! State       [`attach_ioctl`]: how a mount announces its attach socket, and the attach socket knows which process has asked; [`wire`]:
+//!             the messages; [`server`], [`attach_socket`], [`client`]: the two ends; [`attach_address`]: the users whom a client trusts;
+//!             [`notes`]: what a daemon leaves for its successor; [`adopt`]: after a daemon's death; [`fork`]: forked children, which
+//!             inherit the descriptors.
 //! Invariants  I1  nothing from the socket is trusted: lengths and numbers are checked, descriptors are inspected.
 //!             I2  an arena is accepted only if boot, image and mount epoch match the welcome (L6).
 //! Source      protocol review L1, L6; fuse-and-bypass 4.
 
 pub mod adopt;
-pub mod bell;
+pub mod attach_address;
+pub mod attach_ioctl;
+mod attach_socket;
 pub mod client;
-mod door;
 pub mod fork;
 pub mod notes;
-pub mod place;
 pub mod server;
 pub mod wire;
 

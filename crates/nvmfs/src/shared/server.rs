@@ -1,17 +1,17 @@
-//! Handing a mounted file system to other processes: opening and closing the door.
+//! Handing a mounted file system to other processes: opening and closing the attach socket.
 //!
-//! Which processes are accepted, and what they get, is in `door`. An ordinary door is an abstract socket with
+//! Which processes are accepted, and what they get, is in `attach_socket`. An ordinary attach socket is an abstract socket with
 //! a random name: it cannot be planted, needs no lock, and is not left behind.
 
-use super::bell::{ADDRESS_BYTES_MAX, Bell, Knock};
-use super::door::{Door, House};
+use super::attach_ioctl::{ADDRESS_BYTES_MAX, AttachToken, AttachTokens};
+use super::attach_socket::{AttachSocket, SharedMount};
 use super::image_id;
 use super::notes::{self, Note, NoteError, Noted};
 use crate::counters::Counters;
 use crate::process::boot_id;
 use crate::state::core::Core;
 use crate::volume::Volume;
-use heddle_vfs::ioctl::Doorbell;
+use heddle_vfs::ioctl::AttachIoctl;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Why no door can be opened.
+/// Why no attach socket can be opened.
 #[derive(thiserror::Error, Debug)]
 pub enum ServerError {
     /// Another daemon uses the name.
@@ -63,7 +63,7 @@ pub(super) fn refusal(core: &Core, options: &ServerOptions) -> Option<String> {
     (!shared).then(|| "this region cannot be handed to other processes: it is a simulated one".to_owned())
 }
 
-/// Options of a door.
+/// Options of an attach socket.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
     /// Let no process attach; offer only counters.
@@ -71,16 +71,16 @@ pub struct ServerOptions {
     /// Members of this group may attach too.
     pub group: Option<u32>,
     /// Listen at this path, in a directory that restricts access: for a program that has no mount to ask.
-    /// Such a door accepts every process that can reach it.
+    /// Such an attach socket accepts every process that can reach it.
     pub socket: Option<PathBuf>,
     /// How long a stopped process may hold up others before it is killed; `None`: 30 s; zero: for ever.
     pub patience: Option<Duration>,
 }
 
-/// A door. It listens until it is dropped.
+/// An attach socket. It listens until it is dropped.
 pub struct Server {
-    bell: Arc<Bell>,
-    /// The path of a door that has one, and the device and inode of the socket made there.
+    tokens: Arc<AttachTokens>,
+    /// The path of an attach socket that has one, and the device and inode of the socket made there.
     socket: Option<(PathBuf, [u64; 2])>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -106,8 +106,8 @@ impl Server {
             .flatten();
         let reader = Arc::clone(&core);
         let reading = Box::new(move || Counters::read(&reader));
-        let house = House { core: Some(core), reading, no_attach, image, path };
-        let mut server = Server::open(house, options)?;
+        let mount = SharedMount { core: Some(core), reading, no_attach, image, path };
+        let mut server = Server::open(mount, options)?;
         server.note = note;
         Ok(server)
     }
@@ -116,7 +116,7 @@ impl Server {
     ///
     /// # Errors
     /// As [`Server::start`].
-    pub fn start_for_looking(
+    pub fn start_for_counters(
         reading: impl Fn() -> Counters + Send + 'static,
         image: &Path,
         why: &str,
@@ -125,15 +125,18 @@ impl Server {
         let opened = rustix::fs::open(image, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let id = opened.and_then(image_id).unwrap_or_default();
         let (no_attach, path) = (Some(why.to_owned()), Some(whole(image)));
-        Server::open(House { core: None, reading: Box::new(reading), no_attach, image: id, path }, options)
+        Server::open(
+            SharedMount { core: None, reading: Box::new(reading), no_attach, image: id, path },
+            options,
+        )
     }
 
-    fn open(house: House, options: &ServerOptions) -> Result<Server, ServerError> {
+    fn open(mount: SharedMount, options: &ServerOptions) -> Result<Server, ServerError> {
         let at = options.socket.clone();
         let fail = |source: io::Error| ServerError::System { at: at.clone(), source };
         let (listener, address) = match &at {
-            None => without_a_name().map_err(fail)?,
-            Some(path) => (at_a_path(path)?, path.as_os_str().as_bytes().to_vec()),
+            None => abstract_socket().map_err(fail)?,
+            Some(path) => (socket_at(path)?, path.as_os_str().as_bytes().to_vec()),
         };
         let made = |path: PathBuf| {
             let there =
@@ -142,26 +145,26 @@ impl Server {
             (path, id)
         };
         let socket = at.clone().map(made);
-        let bell = Arc::new(Bell::of(&address));
+        let tokens = Arc::new(AttachTokens::of(&address));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| fail(e.into()))?);
-        let door = Door {
-            house,
+        let attach_socket = AttachSocket {
+            mount,
             listener,
             stop: Arc::clone(&stop),
             group: options.group,
-            bell: at.is_none().then(|| Arc::clone(&bell)),
-            talks: Vec::new(),
+            tokens: at.is_none().then(|| Arc::clone(&tokens)),
+            connections: Vec::new(),
         };
         let thread = std::thread::Builder::new()
-            .name("heddle-door".into())
-            .spawn(move || door.listen())
+            .name("heddle-attach".into())
+            .spawn(move || attach_socket.listen())
             .map_err(fail)?;
-        Ok(Server { bell, socket, stop, thread: Some(thread), note: None })
+        Ok(Server { tokens, socket, stop, thread: Some(thread), note: None })
     }
 
-    /// The mount's answer to the question for its door.
-    pub fn bell(&self) -> Arc<dyn Doorbell> {
-        Arc::clone(&self.bell) as _
+    /// The mount's answer to the question for its attach socket.
+    pub fn attach_ioctl(&self) -> Arc<dyn AttachIoctl> {
+        Arc::clone(&self.tokens) as _
     }
 
     /// The path, if it was told to listen at one.
@@ -215,9 +218,9 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
 }
 
 /// A socket without a name in any directory, and its address.
-fn without_a_name() -> io::Result<(OwnedFd, Vec<u8>)> {
+fn abstract_socket() -> io::Result<(OwnedFd, Vec<u8>)> {
     let socket = seqpacket()?;
-    let number: String = fresh_knock().iter().map(|byte| format!("{byte:02x}")).collect();
+    let number: String = fresh_token().iter().map(|byte| format!("{byte:02x}")).collect();
     let name = format!("heddle-{number}");
     debug_assert!(name.len() <= ADDRESS_BYTES_MAX);
     bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
@@ -226,8 +229,8 @@ fn without_a_name() -> io::Result<(OwnedFd, Vec<u8>)> {
 }
 
 /// A random number that no other process knows.
-pub(super) fn fresh_knock() -> Knock {
-    let mut number = Knock::default();
+pub(super) fn fresh_token() -> AttachToken {
+    let mut number = AttachToken::default();
     // SAFETY: the buffer has room for as many bytes as the argument says.
     let got = unsafe { libc::getrandom(number.as_mut_ptr().cast(), number.len(), 0) };
     // getrandom returns sixteen bytes as a whole on every Linux that has statx.
@@ -236,7 +239,7 @@ pub(super) fn fresh_knock() -> Knock {
 }
 
 /// Binds a path, and replaces a socket that a dead daemon left. Its mode follows the umask.
-fn at_a_path(path: &Path) -> Result<OwnedFd, ServerError> {
+fn socket_at(path: &Path) -> Result<OwnedFd, ServerError> {
     let fail = |e: Errno| ServerError::System { at: Some(path.to_path_buf()), source: e.into() };
     let socket = seqpacket().map_err(fail)?;
     let address = SocketAddrUnix::new(path).map_err(fail)?;

@@ -4,7 +4,7 @@
 //! Both ends are on one machine, so numbers have its byte order. Packets (`SOCK_SEQPACKET`) keep their
 //! boundaries: a packet of another length, or without the magic number, is invalid.
 
-use super::bell::Knock;
+use super::attach_ioctl::AttachToken;
 use crate::state::core::LAYOUT;
 use rustix::io::Errno;
 use rustix::net::{
@@ -32,8 +32,8 @@ pub struct Hello {
     /// The arena's layout in this build.
     layout: u64,
     want: u64,
-    /// The knock that it has sent through the mount (see `bell`); zero for a door at a path.
-    pub knock: Knock,
+    /// The token that it has sent through the mount (see `attach_ioctl`); zero for an attach socket at a path.
+    pub token: AttachToken,
 }
 
 /// What a client asks for.
@@ -47,8 +47,8 @@ pub enum Want {
 
 impl Hello {
     /// The question of this process.
-    pub fn new(want: Want, knock: Knock) -> Hello {
-        Hello { magic: MAGIC, layout: LAYOUT, want: want as u64, knock }
+    pub fn new(want: Want, token: AttachToken) -> Hello {
+        Hello { magic: MAGIC, layout: LAYOUT, want: want as u64, token }
     }
 
     /// The request; `None` if it is unknown.
@@ -100,8 +100,8 @@ pub struct Answer {
     /// The image: device and inode of its file, or `u64::MAX` and the number of a device; zero if it has
     /// neither.
     pub image: [u64; 2],
-    /// The client's knock, as proof that the daemon serves that mount. Zero: none was required.
-    pub knock: Knock,
+    /// The client's token, as proof that the daemon serves that mount. Zero: none was required.
+    pub token: AttachToken,
     /// Path of the image, or the reason for a refusal.
     text: [u8; TEXT_BYTES],
 }

@@ -321,7 +321,7 @@ pub fn serves(take_over: bool, patience_ms: u64) {
             Err(error) => wrong(&error.to_string()),
         },
     };
-    // Other users reach the door; who may come in it says itself.
+    // Other users reach the attach socket; who may come in it says itself.
     for (path, mode) in [(place.clone(), 0o711), (socket(), 0o666)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }

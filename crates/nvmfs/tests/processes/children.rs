@@ -1,4 +1,4 @@
-//! A mounted image with a door, and the processes that come through it.
+//! A mounted image with an attach socket, and the processes that come through it.
 
 use crate::common::{named_durability, options, promising};
 use heddle_nvmfs::adopt::{AdoptError, adopt};
@@ -16,7 +16,7 @@ pub const SOCKET: &str = "HEDDLE_PROCESSES_SOCKET";
 /// File beside an image that says what its writes survive.
 const PROMISE: &str = "durability";
 
-/// Where the parent said that the door is.
+/// Where the parent said that the attach socket is.
 pub fn socket() -> PathBuf {
     std::env::var_os(SOCKET).unwrap().into()
 }
@@ -40,7 +40,7 @@ impl Mounted {
 
     fn with(volume: Volume, place: &Path, how: ServerOptions) -> Mounted {
         let server =
-            Server::start(&volume, &ServerOptions { socket: Some(place.join("door")), ..how }).unwrap();
+            Server::start(&volume, &ServerOptions { socket: Some(place.join("attach")), ..how }).unwrap();
         Mounted { volume: Some(volume), server: Some(server) }
     }
 }
@@ -86,7 +86,7 @@ impl House {
         std::fs::write(dir.path().join(PROMISE), durability.name()).unwrap();
         let region = Region::create(dir.path().join("image"), len_bytes, &promising(durability)).unwrap();
         format_region(&region, Variant::Heddle).unwrap();
-        let socket = dir.path().join("door");
+        let socket = dir.path().join("attach");
         House { mounted: None, dir, socket }
     }
 

@@ -325,7 +325,7 @@ fn listens_where_it_may_not() {
     assert_eq!(unsafe { libc::setuid(65534) }, 0);
     let options = ServerOptions { socket: Some(socket().with_extension("new")), ..ServerOptions::default() };
     let error = Server::start(&volume, &options).err().unwrap().to_string();
-    assert!(error.contains("ermission denied") && error.contains("door.new"), "{error}");
+    assert!(error.contains("ermission denied") && error.contains("attach.new"), "{error}");
     volume.unmount();
 }
 

@@ -185,7 +185,7 @@ fn who_attaches_to_memory_that_makes_no_sense_is_refused() {
     let bench = bench();
     let core = &bench.volume.fs().core;
     let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("door");
+    let socket = dir.path().join("attach");
     let how = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
     let server = Server::start(&bench.volume, &how).unwrap();
     let was = core.root().scribble_lane_table(0x00e9_0bff);

@@ -1,15 +1,15 @@
-//! The door: accepts or refuses processes, and hands them the mount's memory or counters.
+//! The attach socket: accepts or refuses processes, and hands them the mount's memory or counters.
 //!
 //! State       one thread: it listens, answers, and watches the attached processes. A connection is for one question and one answer.
 //! Invariants  I1  only the user who mounted, root (with `CAP_SYS_ADMIN`), and members of one named group are accepted; the kernel
 //!                 tells the peer's identity.
-//!             I2  only processes that have asked the mount itself for the door are accepted ([`super::bell`]). A door at a path,
-//!                 which belongs to no mount, does not check that.
+//!             I2  only processes that have asked the mount itself for the attach socket are accepted ([`super::attach_ioctl`]). An attach
+//!                 socket at a path, which belongs to no mount, does not check that.
 //!             I3  a peer that sends nothing, or rubbish, is dropped after a short time and costs other users nothing. Connections are
-//!                 accepted at once. Each user, and all strangers together, have their own number of places at the door, so a
+//!                 accepted at once. Each user, and all strangers together, have their own number of connections, so a
 //!                 peer takes a place only from its like.
 
-use super::bell::{Bell, Knock};
+use super::attach_ioctl::{AttachToken, AttachTokens};
 use super::wire::{self, Answer, Hello, PACKET_BYTES, Want};
 use crate::counters::Counters;
 use crate::state::core::Core;
@@ -34,18 +34,18 @@ const GREETING_MAX: Duration = Duration::from_secs(2);
 /// The same for a peer that is refused in any case.
 const REFUSED_GREETING_MAX: Duration = Duration::from_millis(200);
 /// Most open connections of root and of the user who mounted.
-const TALKS_MAX: usize = 64;
+const CONNECTIONS_MAX: usize = 64;
 /// The same for each other user who may attach.
-const TALKS_OF_A_MEMBER_MAX: usize = 8;
+const CONNECTIONS_OF_A_MEMBER_MAX: usize = 8;
 /// The same for all users who may not.
-const TALKS_OF_STRANGERS_MAX: usize = 16;
+const CONNECTIONS_OF_STRANGERS_MAX: usize = 16;
 /// The same for all group members together.
-const TALKS_OF_MEMBERS_MAX: usize = 256;
+const CONNECTIONS_OF_MEMBERS_MAX: usize = 256;
 /// Interval at which the daemon looks for dead lanes by itself.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What a door gives access to.
-pub(super) struct House {
+/// What an attach socket gives access to.
+pub(super) struct SharedMount {
     /// The mount that a client maps; `None`: only counters are offered.
     pub(super) core: Option<Arc<Core>>,
     /// Takes a reading.
@@ -57,35 +57,35 @@ pub(super) struct House {
 }
 
 /// A client that has connected and has sent nothing yet.
-pub(super) struct Talk {
+pub(super) struct Connection {
     socket: OwnedFd,
     pid: u32,
     uid: u32,
-    standing: Standing,
+    caller: Caller,
     until: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum Caller {
     /// Root, or the user who mounted.
-    Own,
+    Owner,
     /// Of the group.
     Member,
     /// A user who may not attach.
     Stranger,
 }
 
-pub(super) struct Door {
-    pub(super) house: House,
+pub(super) struct AttachSocket {
+    pub(super) mount: SharedMount,
     pub(super) listener: OwnedFd,
     pub(super) stop: Arc<OwnedFd>,
     pub(super) group: Option<u32>,
-    /// The knocks of the mount; `None`: this door belongs to no mount.
-    pub(super) bell: Option<Arc<Bell>>,
-    pub(super) talks: Vec<Talk>,
+    /// The tokens of the mount; `None`: this attach socket belongs to no mount.
+    pub(super) tokens: Option<Arc<AttachTokens>>,
+    pub(super) connections: Vec<Connection>,
 }
 
-impl Door {
+impl AttachSocket {
     pub(super) fn listen(mut self) {
         let mut locked = false;
         let mut rounds = settle::Rounds::default();
@@ -93,7 +93,7 @@ impl Door {
         loop {
             let (stopped, called, spoken) = self.wait();
             if looked.elapsed() >= LOOK_EVERY {
-                if let Some(core) = self.house.core.as_ref().filter(|_| self.house.no_attach.is_none()) {
+                if let Some(core) = self.mount.core.as_ref().filter(|_| self.mount.no_attach.is_none()) {
                     rounds.go(core);
                     // A daemon that took over has no lock of its own until the last client of the dead daemon
                     // has gone.
@@ -105,15 +105,15 @@ impl Door {
                 return;
             }
             for at in spoken.into_iter().rev() {
-                let talk = self.talks.remove(at);
-                self.answer(&talk);
+                let connection = self.connections.remove(at);
+                self.answer(&connection);
             }
             let now = Instant::now();
-            self.talks.retain(|talk| talk.until > now);
+            self.connections.retain(|connection| connection.until > now);
             if called {
                 // Accepts at most so many at a time, so that connected clients are served meanwhile.
-                for _ in 0..TALKS_MAX {
-                    if !self.let_in() {
+                for _ in 0..CONNECTIONS_MAX {
+                    if !self.accept() {
                         break;
                     }
                 }
@@ -127,17 +127,17 @@ impl Door {
         let timeout = Timespec::try_from(LOOK_EVERY).ok();
         let mut fds =
             vec![PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
-        fds.extend(self.talks.iter().map(|talk| PollFd::new(&talk.socket, PollFlags::IN)));
+        fds.extend(self.connections.iter().map(|connection| PollFd::new(&connection.socket, PollFlags::IN)));
         if poll(&mut fds, timeout.as_ref()).is_err() {
             return (false, false, Vec::new());
         }
         let ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        let spoken = (0..self.talks.len()).filter(|at| ready(at + 2)).collect();
+        let spoken = (0..self.connections.len()).filter(|at| ready(at + 2)).collect();
         (ready(0), ready(1), spoken)
     }
 
     /// Accepts a connection, if one is waiting.
-    fn let_in(&mut self) -> bool {
+    fn accept(&mut self) -> bool {
         let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => socket,
             // The caller has gone: accept the next one.
@@ -147,83 +147,91 @@ impl Door {
         };
         let Ok(wire::Peer { pid, uid, gid }) = wire::peer(&socket) else { return true };
         let invited = || self.group.is_some_and(|group| gid == group || groups(&socket).contains(&group));
-        let standing = match () {
-            () if uid == rustix::process::geteuid().as_raw() => Standing::Own,
+        let caller = match () {
+            () if uid == rustix::process::geteuid().as_raw() => Caller::Owner,
             // Both checks are needed: the process number may have been reused; the user is the one who
             // connected.
-            () if uid == 0 && is_administrator(pid) => Standing::Own,
-            () if invited() => Standing::Member,
-            () => Standing::Stranger,
+            () if uid == 0 && is_administrator(pid) => Caller::Owner,
+            () if invited() => Caller::Member,
+            () => Caller::Stranger,
         };
-        self.make_room(standing, uid);
-        let time = if standing == Standing::Stranger { REFUSED_GREETING_MAX } else { GREETING_MAX };
-        self.talks.push(Talk { socket, pid, uid, standing, until: Instant::now() + time });
+        self.make_room(caller, uid);
+        let time = if caller == Caller::Stranger { REFUSED_GREETING_MAX } else { GREETING_MAX };
+        self.connections.push(Connection { socket, pid, uid, caller, until: Instant::now() + time });
         true
     }
 
     /// I3: a new peer takes the place of the oldest peer of its kind.
-    fn make_room(&mut self, standing: Standing, uid: u32) {
-        let of_members = self.talks.iter().filter(|talk| talk.standing == Standing::Member).count();
-        let like = |talk: &&Talk| match standing {
-            Standing::Member if of_members < TALKS_OF_MEMBERS_MAX => {
-                talk.standing == standing && talk.uid == uid
+    fn make_room(&mut self, caller: Caller, uid: u32) {
+        let of_members =
+            self.connections.iter().filter(|connection| connection.caller == Caller::Member).count();
+        let like = |connection: &&Connection| match caller {
+            Caller::Member if of_members < CONNECTIONS_OF_MEMBERS_MAX => {
+                connection.caller == caller && connection.uid == uid
             }
-            _ => talk.standing == standing,
+            _ => connection.caller == caller,
         };
-        let limit = match standing {
-            Standing::Own => TALKS_MAX,
-            Standing::Member if of_members < TALKS_OF_MEMBERS_MAX => TALKS_OF_A_MEMBER_MAX,
-            Standing::Member => TALKS_OF_MEMBERS_MAX,
-            Standing::Stranger => TALKS_OF_STRANGERS_MAX,
+        let limit = match caller {
+            Caller::Owner => CONNECTIONS_MAX,
+            Caller::Member if of_members < CONNECTIONS_OF_MEMBERS_MAX => CONNECTIONS_OF_A_MEMBER_MAX,
+            Caller::Member => CONNECTIONS_OF_MEMBERS_MAX,
+            Caller::Stranger => CONNECTIONS_OF_STRANGERS_MAX,
         };
-        if self.talks.iter().filter(like).count() >= limit {
+        if self.connections.iter().filter(like).count() >= limit {
             // They are ordered by arrival.
-            let oldest = self.talks.iter().position(|talk| like(&talk));
-            oldest.map(|at| self.talks.remove(at));
+            let oldest = self.connections.iter().position(|connection| like(&connection));
+            oldest.map(|at| self.connections.remove(at));
         }
     }
 
-    fn answer(&self, talk: &Talk) {
+    fn answer(&self, connection: &Connection) {
         let mut packet = [0; PACKET_BYTES];
         // Descriptors that a client sends are closed at once.
-        let Ok((len, _sent)) = wire::receive(&talk.socket, &mut packet, RecvFlags::empty()) else { return };
+        let Ok((len, _sent)) = wire::receive(&connection.socket, &mut packet, RecvFlags::empty()) else {
+            return;
+        };
         // Answered only after its question: unread data in the socket would destroy the answer.
-        if talk.standing == Standing::Stranger {
-            let (uid, mounted) =
-                (talk.uid, "only the user who mounted the image (or the group named with -o attach-group=)");
-            return refuse(&talk.socket, &format!("user {uid} may not attach: {mounted}. Use the mount"));
+        if connection.caller == Caller::Stranger {
+            let (uid, mounted) = (
+                connection.uid,
+                "only the user who mounted the image (or the group named with -o attach-group=)",
+            );
+            return refuse(
+                &connection.socket,
+                &format!("user {uid} may not attach: {mounted}. Use the mount"),
+            );
         }
         let hello = match Hello::parse(&packet[..len]) {
             Ok(hello) => hello,
-            Err(why) => return refuse(&talk.socket, why),
+            Err(why) => return refuse(&connection.socket, why),
         };
         // I2.
-        if self.bell.as_ref().is_some_and(|bell| !bell.heard(&hello.knock, talk.pid)) {
+        if self.tokens.as_ref().is_some_and(|tokens| !tokens.redeem(&hello.token, connection.pid)) {
             return refuse(
-                &talk.socket,
+                &connection.socket,
                 "this process has not asked this mount for its socket (by an ioctl on a file of the mount)",
             );
         }
         match hello.want() {
-            Some(Want::Attach) => self.hand_over(talk, &hello),
-            Some(Want::Counters) => self.tell_counters(talk, &hello),
-            None => refuse(&talk.socket, "it asks for something that this build does not have"),
+            Some(Want::Attach) => self.send_memory(connection, &hello),
+            Some(Want::Counters) => self.send_counters(connection, &hello),
+            None => refuse(&connection.socket, "it asks for something that this build does not have"),
         }
     }
 
     fn welcome(&self, hello: &Hello) -> Answer {
-        let path = self.house.path.as_deref().map_or(&[][..], |path| path.as_os_str().as_bytes());
+        let path = self.mount.path.as_deref().map_or(&[][..], |path| path.as_os_str().as_bytes());
         let mut answer = Answer::welcome(path);
-        answer.image = self.house.image;
-        answer.knock = if self.bell.is_some() { hello.knock } else { Knock::default() };
+        answer.image = self.mount.image;
+        answer.token = if self.tokens.is_some() { hello.token } else { AttachToken::default() };
         answer
     }
 
-    fn hand_over(&self, talk: &Talk, hello: &Hello) {
-        if let Some(why) = &self.house.no_attach {
-            return refuse(&talk.socket, why);
+    fn send_memory(&self, connection: &Connection, hello: &Hello) {
+        if let Some(why) = &self.mount.no_attach {
+            return refuse(&connection.socket, why);
         }
-        let Some(core) = &self.house.core else { return };
+        let Some(core) = &self.mount.core else { return };
         let (Some(region), Some(arena)) = (core.region.fd(), core.arena.fd()) else { return };
         let mut answer = self.welcome(hello);
         let identity = core.identity();
@@ -233,16 +241,16 @@ impl Door {
         answer.durability = core.region.durability().raw();
         core.root().attached.fetch_add(1, SeqCst);
         // A client that has gone needs no answer.
-        let _gone = wire::send(&talk.socket, answer.as_bytes(), &[region, arena]);
+        let _gone = wire::send(&connection.socket, answer.as_bytes(), &[region, arena]);
     }
 
-    fn tell_counters(&self, talk: &Talk, hello: &Hello) {
-        match write_down(&(self.house.reading)()) {
+    fn send_counters(&self, connection: &Connection, hello: &Hello) {
+        match counters_file(&(self.mount.reading)()) {
             Ok(file) => {
                 // A client that has gone needs no answer.
-                let _gone = wire::send(&talk.socket, self.welcome(hello).as_bytes(), &[file.as_fd()]);
+                let _gone = wire::send(&connection.socket, self.welcome(hello).as_bytes(), &[file.as_fd()]);
             }
-            Err(error) => refuse(&talk.socket, &format!("the reading cannot be handed over: {error}")),
+            Err(error) => refuse(&connection.socket, &format!("the reading cannot be handed over: {error}")),
         }
     }
 }
@@ -252,7 +260,7 @@ pub(super) const READING_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
 
 /// Writes a reading to a memory file, which the reader receives.
-fn write_down(counters: &Counters) -> io::Result<OwnedFd> {
+fn counters_file(counters: &Counters) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(rustix::fs::memfd_create("heddle-counters", flags)?);
     file.write_all(counters.to_words().as_bytes())?;

@@ -1,11 +1,11 @@
-//! Which mount a program attaches to, and who may: the mount itself says where its door is, and no path does.
+//! Which mount a program attaches to, and who may: the mount itself says where its attach socket is, and no path does.
 
 mod common;
 
 use common::{Place, alone, build_preload, command, heddle};
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_pmem::{OpenOptions, Region};
-use heddle_vfs::ioctl::{DOOR, DOOR_BYTES, Doorbell};
+use heddle_vfs::ioctl::{ATTACH, ATTACH_BYTES, AttachIoctl};
 use heddle_vfs::{Cred, FileSystem, Ino, Name};
 use std::ffi::OsStr;
 use std::fs;
@@ -117,11 +117,11 @@ struct Relay {
     passed_on: Mutex<u32>,
 }
 
-impl Doorbell for Relay {
-    fn ring(&self, question: &[u8; DOOR_BYTES], _: u32) -> [u8; DOOR_BYTES] {
+impl AttachIoctl for Relay {
+    fn answer(&self, question: &[u8; ATTACH_BYTES], _: u32) -> [u8; ATTACH_BYTES] {
         let mut said = *question;
         // SAFETY: the number says that so many bytes go there and come back.
-        let asked = unsafe { libc::ioctl(self.to.as_raw_fd(), DOOR as _, said.as_mut_ptr()) };
+        let asked = unsafe { libc::ioctl(self.to.as_raw_fd(), ATTACH as _, said.as_mut_ptr()) };
         assert_eq!(asked, 0);
         *self.passed_on.lock().unwrap() += 1;
         said
@@ -147,7 +147,7 @@ fn a_strangers_mount_cannot_pass_for_another() {
     let relay = Arc::new(Relay { to: fs::File::open(&roots.dir).unwrap(), passed_on: Mutex::new(0) });
     let how = heddle_fuse::MountOptions {
         source: place.image().into(),
-        door: Some(Arc::clone(&relay) as _),
+        attach_ioctl: Some(Arc::clone(&relay) as _),
         ..heddle_fuse::MountOptions::default()
     };
     let mounted = heddle_fuse::mount(strange, Path::new(&place.mnt()), &how).unwrap();
@@ -161,7 +161,7 @@ fn a_strangers_mount_cannot_pass_for_another() {
     mounted.unmount().unwrap();
 }
 
-/// A mount whose process is another user's: its door is opened by a thread that has become him.
+/// A mount whose process is another user's: its attach socket is opened by a thread that has become him.
 fn mounted_by_nobody(place: &Place) -> (heddle_nvmfs::Volume, Server, heddle_fuse::Mounted) {
     let region = Region::open(place.image(), &OpenOptions::default()).unwrap();
     let volume = heddle_nvmfs::mount(region, &heddle_nvmfs::MountOptions::default()).unwrap();
@@ -173,7 +173,10 @@ fn mounted_by_nobody(place: &Place) -> (heddle_nvmfs::Volume, Server, heddle_fus
         };
         scope.spawn(open).join().unwrap()
     });
-    let how = heddle_fuse::MountOptions { door: Some(server.bell()), ..heddle_fuse::MountOptions::default() };
+    let how = heddle_fuse::MountOptions {
+        attach_ioctl: Some(server.attach_ioctl()),
+        ..heddle_fuse::MountOptions::default()
+    };
     let mounted = heddle_fuse::mount(Arc::new(volume.fs()), Path::new(&place.mnt()), &how).unwrap();
     (volume, server, mounted)
 }

@@ -1,5 +1,5 @@
-//! The door: who is let in, what is said at it, and what a daemon does that has none to offer. Whatever comes through it, the daemon
-//! stays up.
+//! The attach socket: who is let in, what is said at it, and what a daemon does that has none to offer. Whatever comes through it, the
+//! daemon stays up.
 
 use super::children::{House, start};
 use super::rubbish;
@@ -144,7 +144,9 @@ fn a_daemon_that_cannot_make_its_door_says_where_and_why() {
         error.to_string()
     };
     std::fs::write(dir.path().join("file"), "").unwrap();
-    for path in [&dir.path().join("file/door"), &dir.path().join("x".repeat(120)), Path::new("/proc/door")] {
+    for path in
+        [&dir.path().join("file/attach"), &dir.path().join("x".repeat(120)), Path::new("/proc/attach")]
+    {
         assert!(start(path).contains(path.to_str().unwrap()));
     }
     if rustix::process::geteuid().is_root() {
@@ -155,7 +157,7 @@ fn a_daemon_that_cannot_make_its_door_says_where_and_why() {
             use rustix::mount::{MountFlags, mount};
             mount("full", &full, "tmpfs", MountFlags::empty(), Some(c"nr_inodes=2")).unwrap();
             std::fs::write(full.join("other"), "").unwrap();
-            start(&full.join("door"))
+            start(&full.join("attach"))
         });
         assert!(said.contains("No space left"), "{said}");
     }

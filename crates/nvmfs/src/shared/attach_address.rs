@@ -1,8 +1,8 @@
 //! The address at which a client attaches, and the daemons that it trusts.
 //!
-//! The client goes to the mount: it asks a descriptor of any file in it for the door (`bell`), and the daemon
-//! that answers there must know the question. The door itself has no name in any directory (it is an abstract
-//! socket). So it cannot be planted, be left behind, or be out of a group's reach. A door at a path is for
+//! The client goes to the mount: it asks a descriptor of any file in it for the attach socket (`attach_ioctl`), and the daemon
+//! that answers there must know the question. The attach socket itself has no name in any directory (it is an abstract
+//! socket). So it cannot be planted, be left behind, or be out of a group's reach. An attach socket at a path is for
 //! programs that have no mount, and for tests.
 //!
 //! **Trust.** A client maps memory that the daemon sends, and a malicious daemon could corrupt the client's
@@ -18,36 +18,36 @@ use std::path::{Path, PathBuf};
 
 /// The address at which to attach.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum AttachAddress<'a> {
     /// The mount of this descriptor. A descriptor with `O_PATH` does not work.
     Mount(BorrowedFd<'a>),
     /// A socket that a [`super::server::Server`] was told to make.
     Socket(&'a Path),
 }
 
-impl<'a> From<BorrowedFd<'a>> for Place<'a> {
-    fn from(file: BorrowedFd<'a>) -> Place<'a> {
-        Place::Mount(file)
+impl<'a> From<BorrowedFd<'a>> for AttachAddress<'a> {
+    fn from(file: BorrowedFd<'a>) -> AttachAddress<'a> {
+        AttachAddress::Mount(file)
     }
 }
 
-impl<'a> From<&'a Path> for Place<'a> {
-    fn from(socket: &'a Path) -> Place<'a> {
-        Place::Socket(socket)
+impl<'a> From<&'a Path> for AttachAddress<'a> {
+    fn from(socket: &'a Path) -> AttachAddress<'a> {
+        AttachAddress::Socket(socket)
     }
 }
 
-impl<'a> From<&'a PathBuf> for Place<'a> {
-    fn from(socket: &'a PathBuf) -> Place<'a> {
-        Place::Socket(socket)
+impl<'a> From<&'a PathBuf> for AttachAddress<'a> {
+    fn from(socket: &'a PathBuf) -> AttachAddress<'a> {
+        AttachAddress::Socket(socket)
     }
 }
 
-impl std::fmt::Display for Place<'_> {
+impl std::fmt::Display for AttachAddress<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::Mount(_) => write!(f, "the door of this mount"),
-            Place::Socket(path) => write!(f, "{}", path.display()),
+            AttachAddress::Mount(_) => write!(f, "the attach socket of this mount"),
+            AttachAddress::Socket(path) => write!(f, "{}", path.display()),
         }
     }
 }
