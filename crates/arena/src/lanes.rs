@@ -1,8 +1,9 @@
 //! Lanes: slots that threads of several processes lease, and the check whether a holder is alive.
 //!
 //! State       A table of slots, each a line with one word: the holder of the lane. The lane's contents (its operation, its blocks) are in
-//!             the user's own record of the same number. [`seats`] tells which processes live.
-//!             word  0: free; else thread:22 | seat:11 | generation:31. Thread 0: the process keeps the lane, and none of its threads
+//!             the user's own record of the same number. [`process_slots`] tells which processes live.
+//!             word  0: free; else thread:22 | process slot:11 | generation:31. Thread 0: the process keeps the lane, and none of its
+//!                   threads
 //!             has it (parked).
 //! Invariants  L1  A lane has at most one holder: the word changes only by compare-and-exchange.
 //!             L2  A lane is taken from a holder only if the kernel says that its address space has ended, or, within one process, that
@@ -11,7 +12,7 @@
 //!                 lane is returned. (An address space is never followed by another one of the same name.)
 //!             L3  A caller that gets `died` must repair the lane's record before it uses or releases the lane. If it dies too,
 //!                 the next caller gets `died` again: the settler is the holder.
-//!             L4  A forked child sits on a seat of its own, or has no lane.
+//!             L4  A forked child takes a process slot of its own, or has no lane.
 //!             L5  Every word may contain anything, because other users may write it: it is checked before it is used.
 //! Search      A thread starts where it found its last lane, at first at a place of its own, so leases rarely collide.
 
@@ -20,8 +21,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::arena::{Arena, Full};
+use crate::process_slots::{self, PROCESS_SLOTS, ProcessSlot, ProcessTag};
 use crate::ptr::Ptr;
-use crate::seats::{self, SEATS, Seat, Tag};
 use crate::shared::{Shared, Zeroed};
 use crate::sync::atomic::{AtomicU32 as SharedU32, AtomicU64};
 
@@ -50,13 +51,13 @@ pub struct Holder(u64);
 
 impl Holder {
     /// The process.
-    pub fn process(self) -> Tag {
-        Tag::of(self.0)
+    pub fn process(self) -> ProcessTag {
+        ProcessTag::of(self.0)
     }
 
     /// The thread, in its own process's numbering; 0: the lane is parked.
     pub fn thread(self) -> u32 {
-        (self.0 & seats::THREAD_MASK) as u32
+        (self.0 & process_slots::THREAD_MASK) as u32
     }
 }
 
@@ -87,12 +88,12 @@ pub struct NotOwner {
     pub lane: LaneId,
 }
 
-/// The lanes of an engine. An arena has at most one table, because the seats of its processes are locks of
+/// The lanes of an engine. An arena has at most one table, because the process slots of its processes are locks of
 /// the arena's file.
 #[repr(C)]
 pub struct LaneTable {
     slots: Ptr<Slot>,
-    seats: Ptr<SharedU32>,
+    process_slots: Ptr<SharedU32>,
     len: u32,
 }
 
@@ -143,8 +144,8 @@ impl LaneTable {
     pub fn create(arena: &Arena, n: u16) -> Result<Ptr<LaneTable>, Full> {
         assert!((1..1 << 14).contains(&n), "1 to 16383 lanes");
         let slots = arena.alloc_zeroed::<Slot>(n as usize)?;
-        let seats = arena.alloc_zeroed::<SharedU32>(SEATS as usize)?;
-        arena.alloc(LaneTable { slots, seats, len: n as u32 })
+        let process_slots = arena.alloc_zeroed::<SharedU32>(PROCESS_SLOTS as usize)?;
+        arena.alloc(LaneTable { slots, process_slots, len: n as u32 })
     }
 
     /// Number of lanes.
@@ -157,27 +158,27 @@ impl LaneTable {
         self.len == 0
     }
 
-    /// Gives the calling process a seat. Each process calls this once, also a forked one.
+    /// Gives the calling process a process slot. Each process calls this once, also a forked one.
     ///
     /// # Errors
-    /// The system's: there is no descriptor of the arena any more, no `/proc`, or all seats are taken.
-    pub fn sit(&self, arena: &Arena) -> std::io::Result<Seat> {
-        Seat::take(arena, arena.slice(self.seats, SEATS as usize))
+    /// The system's: there is no descriptor of the arena any more, no `/proc`, or all process slots are taken.
+    pub fn take_process_slot(&self, arena: &Arena) -> std::io::Result<ProcessSlot> {
+        ProcessSlot::take(arena, arena.slice(self.process_slots, PROCESS_SLOTS as usize))
     }
 
     /// Returns true if this process's address space has ended. Returns false if that is unknown.
-    pub fn is_gone(&self, arena: &Arena, process: Tag) -> bool {
-        seats::is_gone(arena, arena.slice(self.seats, SEATS as usize), process)
+    pub fn is_gone(&self, arena: &Arena, process: ProcessTag) -> bool {
+        process_slots::is_gone(arena, arena.slice(self.process_slots, PROCESS_SLOTS as usize), process)
     }
 
-    /// Gives the calling thread, whose process sits on `seat`, a lane that no living thread holds.
-    pub fn lease(&self, arena: &Arena, seat: &Seat) -> Result<Lease, NoLane> {
+    /// Gives the calling thread, whose process holds `process_slot`, a lane that no living thread holds.
+    pub fn lease(&self, arena: &Arena, process_slot: &ProcessSlot) -> Result<Lease, NoLane> {
         let start = START.get();
         let mut lanes = (0..self.len).map(|step| start.wrapping_add(step) % self.len);
         let found = lanes
             .by_ref()
-            .find_map(|index| self.replace(arena, LaneId(index as u16 + 1), 0, seat))
-            .or_else(|| (1..=self.len()).find_map(|lane| self.lease_lane(arena, LaneId(lane), seat)));
+            .find_map(|index| self.replace(arena, LaneId(index as u16 + 1), 0, process_slot))
+            .or_else(|| (1..=self.len()).find_map(|lane| self.lease_lane(arena, LaneId(lane), process_slot)));
         let lease = found.ok_or(NoLane { lanes: self.len() })?;
         START.set(lease.lane.index() as u32);
         Ok(lease)
@@ -188,12 +189,14 @@ impl LaneTable {
     ///
     /// # Panics
     /// If there is no such lane.
-    pub fn lease_lane(&self, arena: &Arena, lane: LaneId, seat: &Seat) -> Option<Lease> {
+    pub fn lease_lane(&self, arena: &Arena, lane: LaneId, process_slot: &ProcessSlot) -> Option<Lease> {
         let word = self.slot(arena, lane).owner.load(SeqCst);
         if word == 0 {
-            return self.replace(arena, lane, word, seat);
+            return self.replace(arena, lane, word, process_slot);
         }
-        self.lease_from(arena, lane, Holder(word), seat, || self.is_dead(arena, Holder(word), seat))
+        self.lease_from(arena, lane, Holder(word), process_slot, || {
+            self.is_dead(arena, Holder(word), process_slot)
+        })
     }
 
     /// Takes a lane from a holder if `is_dead` returns true before and after the exchange (L2).
@@ -205,10 +208,10 @@ impl LaneTable {
         arena: &Arena,
         lane: LaneId,
         holder: Holder,
-        seat: &Seat,
+        process_slot: &ProcessSlot,
         mut is_dead: impl FnMut() -> bool,
     ) -> Option<Lease> {
-        let lease = if is_dead() { self.replace(arena, lane, holder.0, seat)? } else { return None };
+        let lease = if is_dead() { self.replace(arena, lane, holder.0, process_slot)? } else { return None };
         if is_dead() {
             return Some(lease);
         }
@@ -217,15 +220,15 @@ impl LaneTable {
         None
     }
 
-    fn replace(&self, arena: &Arena, lane: LaneId, from: u64, seat: &Seat) -> Option<Lease> {
+    fn replace(&self, arena: &Arena, lane: LaneId, from: u64, process_slot: &ProcessSlot) -> Option<Lease> {
         let owner = &self.slot(arena, lane).owner;
         // ORDERING: Relaxed, a guess that the exchange checks: a search must not write lines of other lanes.
         if owner.load(Relaxed) != from {
             return None;
         }
-        let holder = Holder(seat.tag().word() | u64::from(seats::this_thread()));
+        let holder = Holder(process_slot.tag().word() | u64::from(process_slots::this_thread()));
         owner.compare_exchange(from, holder.0, SeqCst, SeqCst).ok()?;
-        Some(Lease { lane, died: from != 0 && from != seat.tag().word(), holder })
+        Some(Lease { lane, died: from != 0 && from != process_slot.tag().word(), holder })
     }
 
     /// Returns the holder of a lane.
@@ -236,10 +239,10 @@ impl LaneTable {
         Some(Holder(self.slot(arena, lane).owner.load(SeqCst))).filter(|holder| holder.0 != 0)
     }
 
-    /// Returns true if the holder is dead, as far as a process that sits on `seat` can know (L2).
-    pub fn is_dead(&self, arena: &Arena, holder: Holder, seat: &Seat) -> bool {
-        if holder.process() == seat.tag() {
-            return holder.thread() != 0 && seat.has_lost(holder.thread());
+    /// Returns true if the holder is dead, as far as a process that holds `process_slot` can know (L2).
+    pub fn is_dead(&self, arena: &Arena, holder: Holder, process_slot: &ProcessSlot) -> bool {
+        if holder.process() == process_slot.tag() {
+            return holder.thread() != 0 && process_slot.has_lost(holder.thread());
         }
         self.is_gone(arena, holder.process())
     }
@@ -263,7 +266,7 @@ impl LaneTable {
     ///
     /// # Panics
     /// As there.
-    pub fn park(&self, arena: &Arena, lease: Lease, process: Tag) -> Result<(), NotOwner> {
+    pub fn park(&self, arena: &Arena, lease: Lease, process: ProcessTag) -> Result<(), NotOwner> {
         self.give(arena, lease, process.word())
     }
 
@@ -272,12 +275,12 @@ impl LaneTable {
         given.map(drop).map_err(|_| NotOwner { lane: lease.lane })
     }
 
-    /// Leases the lane if the process of this seat has parked it.
+    /// Leases the lane if the process of this process slot has parked it.
     ///
     /// # Panics
     /// If there is no such lane.
-    pub fn unpark(&self, arena: &Arena, lane: LaneId, seat: &Seat) -> Option<Lease> {
-        self.replace(arena, lane, seat.tag().word(), seat)
+    pub fn unpark(&self, arena: &Arena, lane: LaneId, process_slot: &ProcessSlot) -> Option<Lease> {
+        self.replace(arena, lane, process_slot.tag().word(), process_slot)
     }
 
     /// Asks the daemon's round to check this holder, because a thread has waited for it too long.

@@ -9,7 +9,7 @@
 //! | [`Heap`]  | a lane's own cache of free blocks: no atomic read-modify-write on the common path |
 //! | [`park`]  | sleeping on any word of the arena, without a waiter bit in the word |
 //! | `lanes`   | slots leased to threads of processes |
-//! | [`seats`] | which processes are alive: locks that the kernel drops when an address space ends |
+//! | [`process_slots`] | which processes are alive: locks that the kernel drops when an address space ends |
 //! | [`watch`] | reports the use of each block to a tool that looks at memory from outside |
 //! | [`sync`]  | std's atomics, or those of a model checker under `--cfg loom` and `--cfg shuttle` |
 //!
@@ -38,9 +38,9 @@ mod map;
 pub mod park;
 #[cfg(feature = "planted")]
 pub mod planted;
+pub mod process_slots;
 mod ptr;
 mod reserve;
-pub mod seats;
 mod shared;
 pub mod sync;
 pub mod watch;
@@ -49,8 +49,8 @@ pub use arena::{Arena, Full, MapError, prefetch, prefetch_to_write};
 pub use heap::Heap;
 pub use lanes::{Holder, LaneId, LaneTable, Lease, NoLane, NotOwner};
 pub use park::{ParkingTable, Waited};
+pub use process_slots::{ProcessSlot, ProcessTag};
 pub use ptr::{AtomicPtr, Ptr};
-pub use seats::{Seat, Tag};
 pub use shared::{Shared, Zeroed};
 
 #[cfg(all(test, not(loom)))]

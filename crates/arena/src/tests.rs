@@ -261,14 +261,14 @@ fn a_waiter_is_woken_through_another_mapping() {
 fn lanes_are_exclusive_and_come_back() {
     let arena = Arena::shared(1 << 20).unwrap();
     let table = arena.get(LaneTable::create(&arena, 3).unwrap());
-    let seat = table.sit(&arena).unwrap();
-    let leases: Vec<Lease> = (0..3).map(|_| table.lease(&arena, &seat).unwrap()).collect();
+    let process_slot = table.take_process_slot(&arena).unwrap();
+    let leases: Vec<Lease> = (0..3).map(|_| table.lease(&arena, &process_slot).unwrap()).collect();
     assert_eq!(leases.iter().map(|l| l.lane).collect::<HashSet<_>>().len(), 3);
     assert!(leases.iter().all(|l| !l.died && (1..=3).contains(&l.lane.0)));
-    assert_eq!(table.lease(&arena, &seat), Err(NoLane { lanes: 3 }));
+    assert_eq!(table.lease(&arena, &process_slot), Err(NoLane { lanes: 3 }));
     table.release(&arena, leases[1]).unwrap();
     assert_eq!(table.release(&arena, leases[1]), Err(NotOwner { lane: leases[1].lane }));
-    assert_eq!(table.lease(&arena, &seat), Ok(leases[1]));
+    assert_eq!(table.lease(&arena, &process_slot), Ok(leases[1]));
     leases.iter().for_each(|l| table.release(&arena, *l).unwrap());
 }
 
@@ -276,19 +276,19 @@ fn lanes_are_exclusive_and_come_back() {
 fn a_thread_that_ends_with_a_lane_is_found_dead_once() {
     let arena = Arena::shared(1 << 20).unwrap();
     let table = arena.get(LaneTable::create(&arena, 1).unwrap());
-    let seat = table.sit(&arena).unwrap();
-    let _ = std::thread::scope(|s| s.spawn(|| table.lease(&arena, &seat).unwrap()).join().unwrap());
+    let process_slot = table.take_process_slot(&arena).unwrap();
+    let _ = std::thread::scope(|s| s.spawn(|| table.lease(&arena, &process_slot).unwrap()).join().unwrap());
     let began = Instant::now();
     let lease = loop {
         // The kernel may need a moment after the join.
-        match table.lease(&arena, &seat) {
+        match table.lease(&arena, &process_slot) {
             Ok(lease) => break lease,
             Err(_) => assert!(began.elapsed() < Duration::from_secs(10)),
         }
     };
     assert!(lease.died);
     table.release(&arena, lease).unwrap();
-    let lease = table.lease_lane(&arena, LaneId(1), &seat).unwrap();
+    let lease = table.lease_lane(&arena, LaneId(1), &process_slot).unwrap();
     assert!(!lease.died, "it was settled");
     table.release(&arena, lease).unwrap();
 }
@@ -297,14 +297,15 @@ fn a_thread_that_ends_with_a_lane_is_found_dead_once() {
 fn settling_leaves_a_lane_to_the_new_thread_of_that_id() {
     let arena = Arena::shared(1 << 20).unwrap();
     let table = arena.get(LaneTable::create(&arena, 1).unwrap());
-    let seat = table.sit(&arena).unwrap();
-    let lease = table.lease(&arena, &seat).unwrap();
+    let process_slot = table.take_process_slot(&arena).unwrap();
+    let lease = table.lease(&arena, &process_slot).unwrap();
     let holder = table.holder(&arena, lease.lane).unwrap();
     let taken = std::thread::scope(|scope| {
         // Its first look was at the dead one.
         let mut looks = [true, false].into_iter();
-        let (arena, seat) = (&arena, &seat);
-        let late = move || table.lease_from(arena, lease.lane, holder, seat, || looks.next().unwrap());
+        let (arena, process_slot) = (&arena, &process_slot);
+        let late =
+            move || table.lease_from(arena, lease.lane, holder, process_slot, || looks.next().unwrap());
         scope.spawn(late).join().unwrap()
     });
     assert_eq!(taken, None);
@@ -315,7 +316,7 @@ fn settling_leaves_a_lane_to_the_new_thread_of_that_id() {
 fn a_parked_lane_is_its_processes_alone() {
     let here = Arena::shared(1 << 20).unwrap();
     let table = here.get(LaneTable::create(&here, 1).unwrap());
-    let (mine, other) = (table.sit(&here).unwrap(), table.sit(&here).unwrap());
+    let (mine, other) = (table.take_process_slot(&here).unwrap(), table.take_process_slot(&here).unwrap());
     let lease = table.lease(&here, &mine).unwrap();
     table.park(&here, lease, mine.tag()).unwrap();
     assert_eq!(table.unpark(&here, LaneId(1), &other), None);
@@ -359,16 +360,16 @@ fn a_killed_process_leaves_its_lane_to_be_settled() {
     let arena = Arena::shared(1 << 20).unwrap();
     let table = arena.get(LaneTable::create(&arena, 2).unwrap());
     let state = arena.get(arena.alloc(AtomicU32::new(0)).unwrap());
-    let seat = table.sit(&arena).unwrap();
-    let mine = table.lease(&arena, &seat).unwrap();
+    let process_slot = table.take_process_slot(&arena).unwrap();
+    let mine = table.lease(&arena, &process_slot).unwrap();
     let child = in_child(&arena, state, || {
-        let own = table.sit(&arena).unwrap();
+        let own = table.take_process_slot(&arena).unwrap();
         table.lease(&arena, &own).is_ok_and(|l| l.lane != mine.lane && !l.died)
     });
     assert_eq!(state.load(SeqCst), 1, "a child leases its own lane");
-    assert_eq!(table.lease(&arena, &seat), Err(NoLane { lanes: 2 }), "a living child keeps its lane");
+    assert_eq!(table.lease(&arena, &process_slot), Err(NoLane { lanes: 2 }), "a living child keeps its lane");
     kill_and_reap(child);
-    let dead = table.lease(&arena, &seat).unwrap();
+    let dead = table.lease(&arena, &process_slot).unwrap();
     assert!(dead.died && dead.lane != mine.lane);
     table.release(&arena, dead).unwrap();
     table.release(&arena, mine).unwrap();
@@ -380,8 +381,8 @@ fn a_process_of_another_pid_namespace_lives_without_descriptors() {
     let table = arena.get(LaneTable::create(&arena, 2).unwrap());
     let state = arena.get(arena.alloc(AtomicU32::new(0)).unwrap());
     let tag = arena.get(arena.alloc(crate::sync::atomic::AtomicU64::new(0)).unwrap());
-    let seat = table.sit(&arena).unwrap();
-    let mine = table.lease(&arena, &seat).unwrap();
+    let process_slot = table.take_process_slot(&arena).unwrap();
+    let mine = table.lease(&arena, &process_slot).unwrap();
     let child = in_child(&arena, state, || {
         // SAFETY: where it is not permitted the number space stays the same, which the test does not need.
         let _ = unsafe { libc::unshare(libc::CLONE_NEWPID) };
@@ -395,7 +396,7 @@ fn a_process_of_another_pid_namespace_lives_without_descriptors() {
         }
         // SAFETY: a setting of this process.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        let own = table.sit(&arena).unwrap();
+        let own = table.take_process_slot(&arena).unwrap();
         let leased = table.lease(&arena, &own).is_ok();
         // SAFETY: nothing here needs a descriptor any more.
         unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
@@ -405,17 +406,17 @@ fn a_process_of_another_pid_namespace_lives_without_descriptors() {
             unsafe { libc::pause() };
         }
     });
-    let process = Tag::of(tag.load(SeqCst));
-    assert!(process.seat().is_some(), "the grandchild has no lane");
+    let process = ProcessTag::of(tag.load(SeqCst));
+    assert!(process.process_slot().is_some(), "the grandchild has no lane");
     assert!(!table.is_gone(&arena, process));
-    assert_eq!(table.lease(&arena, &seat), Err(NoLane { lanes: 2 }), "it was declared dead");
+    assert_eq!(table.lease(&arena, &process_slot), Err(NoLane { lanes: 2 }), "it was declared dead");
     kill_and_reap(child);
     let began = Instant::now();
     while !table.is_gone(&arena, process) {
         assert!(began.elapsed() < Duration::from_secs(10), "it has ended, and nobody knows");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(table.lease(&arena, &seat).unwrap().died);
+    assert!(table.lease(&arena, &process_slot).unwrap().died);
     let _ = mine;
 }
 

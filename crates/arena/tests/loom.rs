@@ -176,8 +176,8 @@ fn a_reused_thread_id_does_not_lose_its_lane() {
     model(2, || {
         let arena = arena();
         let table = LaneTable::create(&arena, 1).unwrap();
-        let seat = Arc::new(arena.get(table).sit(&arena).unwrap());
-        let dead = arena.get(table).lease(&arena, &seat).unwrap();
+        let process_slot = Arc::new(arena.get(table).take_process_slot(&arena).unwrap());
+        let dead = arena.get(table).lease(&arena, &process_slot).unwrap();
         let holder = arena.get(table).holder(&arena, dead.lane).unwrap();
         // What is the holder's, and then a settler's; and whether there is a thread of that number.
         let record = Arc::new(loom::cell::UnsafeCell::new(0));
@@ -187,9 +187,9 @@ fn a_reused_thread_id_does_not_lose_its_lane() {
                 let (arena, record, there) = (arena.clone(), record.clone(), there.clone());
                 thread::spawn(move || {
                     let table = arena.get(table);
-                    let seat = table.sit(&arena).unwrap();
+                    let process_slot = table.take_process_slot(&arena).unwrap();
                     let is_dead = || there.load(SeqCst) == 0;
-                    if let Some(lease) = table.lease_from(&arena, dead.lane, holder, &seat, is_dead) {
+                    if let Some(lease) = table.lease_from(&arena, dead.lane, holder, &process_slot, is_dead) {
                         // SAFETY: loom checks it.
                         record.with_mut(|record| unsafe { *record += 1 });
                         table.release(&arena, lease).unwrap();
@@ -198,7 +198,7 @@ fn a_reused_thread_id_does_not_lose_its_lane() {
             })
             .collect();
         there.store(1, SeqCst);
-        if let Ok(lease) = arena.get(table).lease(&arena, &seat) {
+        if let Ok(lease) = arena.get(table).lease(&arena, &process_slot) {
             // SAFETY: loom checks it.
             record.with_mut(|record| unsafe { *record += 1 });
             let _for_a_moment_another_had_it = arena.get(table).release(&arena, lease);

@@ -53,7 +53,7 @@ impl Tree {
         Ok(Tree { files, tests })
     }
 
-    /// A file or folder: in full, by its end (`tests/processes.rs`), or by its crate (`arena/seats.rs`).
+    /// A file or folder: in full, by its end (`tests/processes.rs`), or by its crate (`arena/process_slots.rs`).
     fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         let in_crate = path.split_once('/').map(|(name, rest)| format!("crates/{name}/src/{rest}"));
@@ -260,13 +260,13 @@ mod tests {
         let tests = tests_of(source, &file).into_iter().map(|(name, by)| (name, vec![(file.clone(), by)]));
         Tree {
             tests: tests.collect(),
-            files: [file, "docs/a.md".into(), "crates/arena/src/seats.rs".into()].into(),
+            files: [file, "docs/a.md".into(), "crates/arena/src/process_slots.rs".into()].into(),
         }
     }
 
     #[test]
     fn names_of_files_and_tests_that_are_not_there_are_found() {
-        let text = "| `n/torn.rs` `one_two_three_four_five` `arena/seats.rs` [a](docs/a.md) |\n\
+        let text = "| `n/torn.rs` `one_two_three_four_five` `arena/process_slots.rs` [a](docs/a.md) |\n\
             | `n/torn.rs` `no_test_at_all_here`, `n/tron.rs`, [a](docs/b.md) |\n`a_b_c_d_e`\ncargo xtask x: `a_b_c_d_e`\n";
         let page = Page { path: "SEMANTICS.md".into(), text: text.into() };
         let wrong = check(&tree(), &[page]);

@@ -274,22 +274,28 @@ fn a_tag_says_seat_and_generation_and_garbage_says_nobody() {
     let arena = Arena::shared(1 << 20).unwrap();
     let table = arena.get(LaneTable::create(&arena, 2).unwrap());
     assert_eq!((table.len(), table.is_empty()), (2, false));
-    let (one, two) = (table.sit(&arena).unwrap(), table.sit(&arena).unwrap());
+    let (one, two) = (table.take_process_slot(&arena).unwrap(), table.take_process_slot(&arena).unwrap());
     let (first, second) = (one.tag(), two.tag());
-    assert_ne!(first.seat(), second.seat());
-    assert_eq!(second.seat(), first.seat().map(|seat| (seat + 1) % seats::SEATS));
-    assert_eq!(Tag::of(first.word() | 12345), first, "a thread's number is no part of it");
+    assert_ne!(first.process_slot(), second.process_slot());
+    assert_eq!(
+        second.process_slot(),
+        first.process_slot().map(|process_slot| (process_slot + 1) % process_slots::PROCESS_SLOTS)
+    );
+    assert_eq!(ProcessTag::of(first.word() | 12345), first, "a thread's number is no part of it");
     assert!(one.is_the_callers());
     assert!(!table.is_gone(&arena, first) && !table.is_gone(&arena, second));
-    for garbage in [0, u64::MAX, 1 << 33, u64::from(seats::SEATS + 1) << 22] {
-        assert_eq!(Tag::of(garbage).seat(), None, "{garbage:#x}");
-        assert!(table.is_gone(&arena, Tag::of(garbage)), "{garbage:#x}");
+    for garbage in [0, u64::MAX, 1 << 33, u64::from(process_slots::PROCESS_SLOTS + 1) << 22] {
+        assert_eq!(ProcessTag::of(garbage).process_slot(), None, "{garbage:#x}");
+        assert!(table.is_gone(&arena, ProcessTag::of(garbage)), "{garbage:#x}");
     }
-    assert_eq!(Tag::of(u64::from(seats::SEATS) << 22).seat(), Some(seats::SEATS - 1));
+    assert_eq!(
+        ProcessTag::of(u64::from(process_slots::PROCESS_SLOTS) << 22).process_slot(),
+        Some(process_slots::PROCESS_SLOTS - 1)
+    );
     one.leave();
     assert!(table.is_gone(&arena, first) && !table.is_gone(&arena, second));
-    let again = table.sit(&arena).unwrap();
-    assert_eq!(again.tag().seat(), first.seat());
+    let again = table.take_process_slot(&arena).unwrap();
+    assert_eq!(again.tag().process_slot(), first.process_slot());
     assert_ne!(again.tag(), first, "of a later generation");
     assert!(table.is_gone(&arena, first) && !table.is_gone(&arena, again.tag()));
     again.leave();
@@ -300,45 +306,46 @@ fn a_tag_says_seat_and_generation_and_garbage_says_nobody() {
 fn a_thread_is_lost_only_when_it_has_ended() {
     let arena = Arena::shared(1 << 20).unwrap();
     let table = arena.get(LaneTable::create(&arena, 3).unwrap());
-    let seat = table.sit(&arena).unwrap();
-    let lease = table.lease(&arena, &seat).unwrap();
+    let process_slot = table.take_process_slot(&arena).unwrap();
+    let lease = table.lease(&arena, &process_slot).unwrap();
     let holder = table.holder(&arena, lease.lane).unwrap();
     // SAFETY: a question.
-    assert_eq!((holder.process(), holder.thread() as i32), (seat.tag(), unsafe { libc::gettid() }));
-    assert!(!seat.has_lost(holder.thread()) && !table.is_dead(&arena, holder, &seat));
+    assert_eq!((holder.process(), holder.thread() as i32), (process_slot.tag(), unsafe { libc::gettid() }));
+    assert!(!process_slot.has_lost(holder.thread()) && !table.is_dead(&arena, holder, &process_slot));
     // SAFETY: as above.
     let ended = std::thread::spawn(|| unsafe { libc::gettid() }).join().unwrap();
     let began = Instant::now();
-    while !seat.has_lost(ended as u32) {
+    while !process_slot.has_lost(ended as u32) {
         assert!(began.elapsed() < Duration::from_secs(10), "it has ended, and nobody knows");
     }
-    table.park(&arena, lease, seat.tag()).unwrap();
+    table.park(&arena, lease, process_slot.tag()).unwrap();
     let parked = table.holder(&arena, lease.lane).unwrap();
-    assert_eq!((parked.thread(), table.is_dead(&arena, parked, &seat)), (0, false));
+    assert_eq!((parked.thread(), table.is_dead(&arena, parked, &process_slot)), (0, false));
     let other = (1..=3).map(LaneId).find(|lane| *lane != lease.lane).unwrap();
     assert_eq!(table.holder(&arena, other), None);
-    let (stranger, leaves) = (table.sit(&arena).unwrap(), table.sit(&arena).unwrap());
+    let (stranger, leaves) =
+        (table.take_process_slot(&arena).unwrap(), table.take_process_slot(&arena).unwrap());
     assert!(!table.is_dead(&arena, parked, &stranger), "its process lives");
     let theirs = table.lease_lane(&arena, other, &leaves).unwrap();
     table.park(&arena, theirs, leaves.tag()).unwrap();
     let theirs = table.holder(&arena, other).unwrap();
     leaves.leave();
-    assert!(table.is_dead(&arena, theirs, &seat));
+    assert!(table.is_dead(&arena, theirs, &process_slot));
 }
 
 #[test]
 fn a_thread_looks_first_where_it_found_its_last_lane() {
     let arena = Arena::shared(1 << 20).unwrap();
     let table = arena.get(LaneTable::create(&arena, 8).unwrap());
-    let seat = table.sit(&arena).unwrap();
+    let process_slot = table.take_process_slot(&arena).unwrap();
     look_first_at(6);
-    let leases: Vec<Lease> = (0..8).map(|_| table.lease(&arena, &seat).unwrap()).collect();
+    let leases: Vec<Lease> = (0..8).map(|_| table.lease(&arena, &process_slot).unwrap()).collect();
     assert_eq!(leases.iter().map(|lease| lease.lane.0).collect::<Vec<_>>(), [7, 8, 1, 2, 3, 4, 5, 6]);
     assert_eq!(LaneId(8).index(), 7);
     for at in [3, 5] {
         table.release(&arena, leases[at]).unwrap();
     }
-    let lanes = [(); 2].map(|()| table.lease(&arena, &seat).unwrap().lane.0);
+    let lanes = [(); 2].map(|()| table.lease(&arena, &process_slot).unwrap().lane.0);
     assert_eq!(lanes, [2, 4], "from the last one on, around");
     for n in [0, 1 << 14] {
         assert!(catch_unwind(AssertUnwindSafe(|| LaneTable::create(&arena, n))).is_err(), "{n} lanes");
@@ -349,8 +356,8 @@ fn a_thread_looks_first_where_it_found_its_last_lane() {
 fn a_question_about_a_holder_is_heard_once_while_it_holds() {
     let arena = Arena::shared(1 << 20).unwrap();
     let table = arena.get(LaneTable::create(&arena, 2).unwrap());
-    let seat = table.sit(&arena).unwrap();
-    let lease = table.lease(&arena, &seat).unwrap();
+    let process_slot = table.take_process_slot(&arena).unwrap();
+    let lease = table.lease(&arena, &process_slot).unwrap();
     let holder = table.holder(&arena, lease.lane).unwrap();
     assert_eq!(table.asked(&arena, lease.lane), None);
     table.ask(&arena, lease.lane, holder);

@@ -23,10 +23,10 @@ fn a_chain_has_one_owner_who_sees_what_the_last_one_did() {
     model(2, || {
         let rig = Rig::new();
         let records = Arc::new(Records(std::array::from_fn(|_| UnsafeCell::new(0))));
-        let work = |mut seat: super::rig::Seat, records: Arc<Records>| {
+        let work = |mut worker: super::rig::Worker, records: Arc<Records>| {
             move || {
                 for _ in 0..2 {
-                    seat.with(|core, guard, file| {
+                    worker.with(|core, guard, file| {
                         let number = chain::lease(core, guard, file).unwrap().number();
                         // SAFETY: loom checks it.
                         records.0[number as usize].with_mut(|count| unsafe { *count += 1 });
@@ -35,8 +35,8 @@ fn a_chain_has_one_owner_who_sees_what_the_last_one_did() {
                 }
             }
         };
-        let thread = spawn(work(rig.seat(1), records.clone()));
-        work(rig.seat(2), records.clone())();
+        let thread = spawn(work(rig.worker(1), records.clone()));
+        work(rig.worker(2), records.clone())();
         thread.join().unwrap();
         // SAFETY: the other thread has ended.
         let total: u32 = records.0.iter().map(|c| c.with(|count| unsafe { *count })).sum();
@@ -54,9 +54,9 @@ fn an_idle_chain_may_be_cleaned_by_another_thread() {
     model(2, || {
         let rig = Rig::new();
         let records = Arc::new(Records(std::array::from_fn(|_| UnsafeCell::new(0))));
-        let (mut keeper, mut cleaner) = (rig.seat(1), rig.seat(2));
-        let using = |seat: &mut super::rig::Seat, records: &Records| {
-            seat.with(|core, guard, file| {
+        let (mut keeper, mut cleaner) = (rig.worker(1), rig.worker(2));
+        let using = |worker: &mut super::rig::Worker, records: &Records| {
+            worker.with(|core, guard, file| {
                 let number = chain::lease(core, guard, file).unwrap().number();
                 // SAFETY: loom checks it.
                 records.0[number as usize].with_mut(|count| unsafe { *count += 1 });
@@ -82,14 +82,14 @@ fn an_idle_chain_may_be_cleaned_by_another_thread() {
 fn two_first_writers_get_chains_of_their_own() {
     model(1, || {
         let rig = Rig::new();
-        let (mut first, mut second) = (rig.seat(1), rig.seat(2));
+        let (mut first, mut second) = (rig.worker(1), rig.worker(2));
         let thread = spawn(move || {
             second.write(1, 1, 2);
             second.leave();
         });
         first.write(0, 1, 1);
         thread.join().unwrap();
-        assert_eq!(rig.seat(3).read(0, 2), [1, 2]);
+        assert_eq!(rig.worker(3).read(0, 2), [1, 2]);
         let heads: Vec<_> = chain::existing(rig.core(), rig.file()).filter_map(|c| c.head()).collect();
         assert!(heads.len() == 1 || heads[0] != heads[1], "two chains with one page: {heads:?}");
         for chain in chain::existing(rig.core(), rig.file()) {
@@ -105,7 +105,7 @@ fn two_first_writers_get_chains_of_their_own() {
 fn a_first_pages_era_is_never_that_of_its_next_use() {
     model(3, || {
         let rig = Rig::new();
-        let (mut cleaner, looker) = (rig.seat(1), rig.clone());
+        let (mut cleaner, looker) = (rig.worker(1), rig.clone());
         let header =
             |era: u64| PageHeader { owner: rig.file().id(), epoch: 1, lane: 1, serial: era, chain: 0, era };
         let pages = cleaner.take(2);

@@ -1,7 +1,7 @@
 //! Threads inside a call, for an unmount, and for a lane that is out of space and robs idle ones. The
 //! kernel's barrier (membarrier) is a fence on both sides here.
 
-use super::rig::{Rig, Seat, model, spawn};
+use super::rig::{Rig, Worker, model, spawn};
 use crate::alloc::take_back::rob;
 use crate::upkeep::settle;
 use loom::cell::UnsafeCell;
@@ -26,11 +26,11 @@ impl Guarded {
 fn no_call_goes_on_when_the_file_system_has_ended() {
     model(2, || {
         let rig = Rig::new();
-        let mut seat = rig.seat(1);
-        seat.equip();
+        let mut worker = rig.worker(1);
+        worker.equip();
         let kept = Arc::new(Guarded(UnsafeCell::new(0)));
         let inside = kept.clone();
-        let thread = spawn(move || (0..2).filter_map(|_| seat.call(|_, _| inside.touch())).count());
+        let thread = spawn(move || (0..2).filter_map(|_| worker.call(|_, _| inside.touch())).count());
         assert!(settle::end(rig.core()));
         // Stands for marking the image clean and unmapping it.
         kept.touch();
@@ -42,41 +42,41 @@ fn no_call_goes_on_when_the_file_system_has_ended() {
 
 /// A lane that keeps blocks, and lanes that need them. (`Lane::own` checks that no two use one lane's own
 /// part at the same time.)
-fn ready() -> (Rig, Seat, Seat, Seat) {
+fn ready() -> (Rig, Worker, Worker, Worker) {
     let rig = Rig::new();
-    let mut seats = [1, 2, 3].map(|id| rig.seat(id));
-    seats.iter_mut().for_each(Seat::equip);
-    let [mut owner, thief, other] = seats;
+    let mut workers = [1, 2, 3].map(|id| rig.worker(id));
+    workers.iter_mut().for_each(Worker::equip);
+    let [mut owner, thief, other] = workers;
     let kept = owner.take(1);
     owner.give(kept);
     (rig, owner, thief, other)
 }
 
 /// A call that uses the blocks of its lane.
-fn works(seat: &mut Seat) {
-    let took = seat.call(|core, guard| {
+fn works(worker: &mut Worker) {
+    let took = worker.call(|core, guard| {
         let mut out = Vec::new();
         let purpose = crate::alloc::Purpose::Data;
         assert!(crate::alloc::take_blocks(core.free_map(), &core.region, guard.own, 1, purpose, &mut out));
         out
     });
     let took = took.unwrap();
-    seat.mark(&took);
-    seat.call(|core, guard| {
+    worker.mark(&took);
+    worker.call(|core, guard| {
         for extent in took {
             crate::alloc::free_later(core.free_map(), &core.region, guard.own, extent);
         }
     });
 }
 
-fn robs(seat: &mut Seat, times: u32) {
+fn robs(worker: &mut Worker, times: u32) {
     for _ in 0..times {
-        seat.call(|core, guard| _ = rob(core, guard));
+        worker.call(|core, guard| _ = rob(core, guard));
     }
 }
 
-fn is_all_there(rig: &Rig, seats: Vec<Seat>) {
-    seats.into_iter().for_each(Seat::leave);
+fn is_all_there(rig: &Rig, workers: Vec<Worker>) {
+    workers.into_iter().for_each(Worker::leave);
     assert_eq!(rig.free(), rig.total(), "blocks were lost, or have two owners");
 }
 

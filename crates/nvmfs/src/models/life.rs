@@ -1,22 +1,22 @@
 //! The death of an inode: its last name and its last handle may go at the same time, while another thread
 //! opens it (D23).
 
-use super::rig::{FILE, Rig, Seat, model, spawn};
+use super::rig::{FILE, Rig, Worker, model, spawn};
 use crate::names::life;
 use std::sync::atomic::Ordering::Relaxed;
 
 const GENERATION: u64 = 1;
 
-fn unlink(seat: &mut Seat) {
-    seat.with(|core, guard, file| life::drop_name(core, guard, file, 1));
+fn unlink(worker: &mut Worker) {
+    worker.with(|core, guard, file| life::drop_name(core, guard, file, 1));
 }
 
 /// Opens the file. If that succeeds, the file lives until the handle is released.
-fn visit(seat: &mut Seat) {
-    let opened = seat.with(|core, guard, file| life::open(core, guard, file, GENERATION));
+fn visit(worker: &mut Worker) {
+    let opened = worker.with(|core, guard, file| life::open(core, guard, file, GENERATION));
     if opened.is_ok() {
-        assert_eq!(seat.read(0, 1), [1], "the file was ended under an open handle");
-        seat.with(|core, guard, file| {
+        assert_eq!(worker.read(0, 1), [1], "the file was ended under an open handle");
+        worker.with(|core, guard, file| {
             assert!(file.vi.generation() == GENERATION, "the file was ended under an open handle");
             life::drop_open(core, guard, file, GENERATION);
         });
@@ -24,22 +24,22 @@ fn visit(seat: &mut Seat) {
 }
 
 /// A written file, its writer's lane, and lanes that may open it.
-fn ready() -> (Rig, Seat, Seat, Seat) {
+fn ready() -> (Rig, Worker, Worker, Worker) {
     let rig = Rig::new();
-    let mut seats = [1, 2, 3].map(|id| rig.seat(id));
-    seats.iter_mut().for_each(Seat::equip);
-    let [mut first, second, third] = seats;
+    let mut workers = [1, 2, 3].map(|id| rig.worker(id));
+    workers.iter_mut().for_each(Worker::equip);
+    let [mut first, second, third] = workers;
     first.write(0, 1, 1);
     (rig, first, second, third)
 }
 
 /// Asserts that no inode is in the slot and that all blocks are free. A block that is freed twice panics by
 /// itself.
-fn is_ended(rig: &Rig, seats: Vec<Seat>) {
+fn is_ended(rig: &Rig, workers: Vec<Worker>) {
     assert_eq!(rig.file().vi.generation(), 0, "nobody ended it");
     // ORDERING: Relaxed, the other threads have been joined.
     assert_eq!(rig.file().vi.opens.load(Relaxed), 0, "handles are counted of nothing");
-    seats.into_iter().for_each(Seat::leave);
+    workers.into_iter().for_each(Worker::leave);
     assert_eq!(rig.free(), rig.total(), "blocks of a dead file");
 }
 
@@ -61,20 +61,20 @@ fn an_opener_gets_a_living_file_or_none() {
 fn of_the_last_name_and_the_last_handles_one_ends_the_file() {
     model(1, || {
         let (rig, mut first, mut second, mut third) = ready();
-        for seat in [&mut second, &mut third] {
-            seat.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
+        for worker in [&mut second, &mut third] {
+            worker.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
         }
-        let close = |mut seat: Seat| {
+        let close = |mut worker: Worker| {
             move || {
-                seat.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
-                seat
+                worker.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
+                worker
             }
         };
         let threads = [spawn(close(second)), spawn(close(third))];
         unlink(&mut first);
-        let mut seats: Vec<Seat> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-        seats.push(first);
-        is_ended(&rig, seats);
+        let mut workers: Vec<Worker> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        workers.push(first);
+        is_ended(&rig, workers);
     });
 }
 
@@ -91,7 +91,7 @@ fn a_handle_that_another_lane_closes_is_still_one_handle() {
         unlink(&mut first);
         let third = thread.join().unwrap();
         assert_eq!(rig.file().vi.generation(), 0, "nobody ended it");
-        [first, second, third].into_iter().for_each(Seat::leave);
+        [first, second, third].into_iter().for_each(Worker::leave);
         assert_eq!(rig.free(), rig.total());
     });
 }
@@ -102,8 +102,8 @@ fn a_handle_that_another_lane_closes_is_still_one_handle() {
 fn an_open_file_is_never_stale_for_who_looks() {
     model(2, || {
         let (rig, mut first, mut second, third) = ready();
-        for seat in [&mut first, &mut second] {
-            seat.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
+        for worker in [&mut first, &mut second] {
+            worker.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
         }
         unlink(&mut first);
         let thread = spawn(move || {

@@ -3,7 +3,7 @@
 //! No entry is removed here: its memory may be reused at once. A late reader's load of it is harmless because
 //! of the bucket's word, but a data race for loom and for the language.
 
-use super::rig::{Rig, Seat, model, spawn};
+use super::rig::{Rig, Worker, model, spawn};
 use crate::ids::{InodeId, Version};
 use crate::names::bucket::Named;
 use crate::names::table::{self, Crowded};
@@ -13,8 +13,8 @@ use heddle_vfs::{FileKind, Ino, Time};
 pub const DIR: Ino = Ino(1);
 
 /// Makes a directory with room for so many names.
-pub fn make_dir(seat: &mut Seat, ino: Ino, names: usize) {
-    seat.with(|core, guard, _| {
+pub fn make_dir(worker: &mut Worker, ino: Ino, names: usize) {
+    worker.with(|core, guard, _| {
         let dir = core.slot(ino).unwrap();
         let kind = FileKind::Directory;
         dir.vi.be_born(&Birth { generation: 1, kind, perm: 0o755, uid: 0, gid: 0, rdev: 0, now: Time(1) });
@@ -23,22 +23,22 @@ pub fn make_dir(seat: &mut Seat, ino: Ino, names: usize) {
 }
 
 /// A directory without names, of one bucket.
-fn ready() -> (Rig, Seat, Seat) {
+fn ready() -> (Rig, Worker, Worker) {
     let rig = Rig::new();
-    let mut changer = rig.seat(1);
+    let mut changer = rig.worker(1);
     make_dir(&mut changer, DIR, 1);
-    let other = rig.seat(2);
+    let other = rig.worker(2);
     (rig, changer, other)
 }
 
 /// Changes the meaning of a name to number `n`, with the bucket's next version.
-fn put(seat: &mut Seat, name: &str, n: u64) -> Version {
-    put_in(seat, DIR, name, n).unwrap().0
+fn put(worker: &mut Worker, name: &str, n: u64) -> Version {
+    put_in(worker, DIR, name, n).unwrap().0
 }
 
 /// As `put`, in any directory; `None`: it is dead. Also returns the table if it is crowded.
-pub fn put_in(seat: &mut Seat, dir: Ino, name: &str, n: u64) -> Option<(Version, Option<Crowded>)> {
-    seat.with(|core, guard, _| {
+pub fn put_in(worker: &mut Worker, dir: Ino, name: &str, n: u64) -> Option<(Version, Option<Crowded>)> {
+    worker.with(|core, guard, _| {
         let key = table::key(core, name.as_bytes());
         let prepared = table::prepare(core, guard.own, name.as_bytes()).unwrap();
         let mut locked = match table::lock(core, core.slot(dir).unwrap(), key.hash) {
@@ -62,13 +62,13 @@ pub fn put_in(seat: &mut Seat, dir: Ino, name: &str, n: u64) -> Option<(Version,
 }
 
 /// The number that a name means; asserts that its words belong together.
-fn find(seat: &mut Seat, name: &str) -> Option<u64> {
-    find_in(seat, DIR, name)
+fn find(worker: &mut Worker, name: &str) -> Option<u64> {
+    find_in(worker, DIR, name)
 }
 
 /// As `find`, in any directory.
-pub fn find_in(seat: &mut Seat, dir: Ino, name: &str) -> Option<u64> {
-    seat.with(|core, _, _| {
+pub fn find_in(worker: &mut Worker, dir: Ino, name: &str) -> Option<u64> {
+    worker.with(|core, _, _| {
         let dir = core.slot(dir).unwrap();
         let named = table::find(core, dir, table::key(core, name.as_bytes())).unwrap()?;
         let seen = (named.child.ino.0, named.child.generation, named.version.0);

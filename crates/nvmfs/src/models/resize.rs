@@ -1,19 +1,19 @@
 //! EOF, truncation and punching against writers: the gate, the floor, the EOF latch.
 
-use super::rig::{PAGE, Rig, Seat, model, spawn};
+use super::rig::{PAGE, Rig, Worker, model, spawn};
 use crate::file::place::Span;
 use crate::file::resize::{NewState, clear, set_state};
 use crate::file::zero::{Becomes, Clear};
 
-fn truncate(seat: &mut Seat, size: u64) {
-    seat.with(|core, guard, file| {
+fn truncate(worker: &mut Worker, size: u64) {
+    worker.with(|core, guard, file| {
         let _eof = file.vi.eof.lock();
         set_state(core, guard, file, &NewState { size: Some(size), ..NewState::default() }).unwrap();
     });
 }
 
-fn punch_pages(seat: &mut Seat, first: u64, end: u64) {
-    seat.with(|core, guard, file| {
+fn punch_pages(worker: &mut Worker, first: u64, end: u64) {
+    worker.with(|core, guard, file| {
         let _eof = file.vi.eof.lock();
         let span = Span { start: first * PAGE, end: end * PAGE };
         clear(core, guard, file, Clear { span, to: Becomes::Hole }, None).unwrap();
@@ -21,9 +21,9 @@ fn punch_pages(seat: &mut Seat, first: u64, end: u64) {
 }
 
 /// A file of eight pages, the first two written, by two lanes that have their chains already.
-fn two_seats() -> (Rig, Seat, Seat) {
+fn two_seats() -> (Rig, Worker, Worker) {
     let rig = Rig::new();
-    let (mut first, mut second) = (rig.seat(1), rig.seat(2));
+    let (mut first, mut second) = (rig.worker(1), rig.worker(2));
     first.write(0, 1, 1);
     second.write(1, 1, 1);
     rig.file().vi.set_size(8 * PAGE);
@@ -43,7 +43,7 @@ fn truncation_and_write_without_a_cell_are_ordered() {
         let mapped = map.is_some_and(|run| run.cells[0].map().block().is_some());
         assert_eq!(size, if mapped { 6 * PAGE } else { PAGE }, "mapped: {mapped}");
         if mapped {
-            assert_eq!(rig.seat(3).read(0, 6), [1, 0, 0, 0, 0, 9]);
+            assert_eq!(rig.worker(3).read(0, 6), [1, 0, 0, 0, 0, 9]);
         }
     });
 }
@@ -63,7 +63,7 @@ fn what_a_write_leaves_beside_a_punch_has_the_larger_version() {
             assert!(!run.cells[0].lv().locked());
             assert!(map.block().is_none() || version > floor, "version {version:?}, floor {floor:?}");
         }
-        let seen = rig.seat(3).read(0, 8);
+        let seen = rig.worker(3).read(0, 8);
         assert!(seen == [1, 0, 0, 0, 0, 0, 0, 0] || seen == [1, 0, 0, 0, 0, 9, 0, 0], "read {seen:?}");
     });
 }
@@ -72,14 +72,14 @@ fn what_a_write_leaves_beside_a_punch_has_the_larger_version() {
 fn appends_never_overlap() {
     model(3, || {
         let rig = Rig::new();
-        let (mut first, mut second) = (rig.seat(1), rig.seat(2));
+        let (mut first, mut second) = (rig.worker(1), rig.worker(2));
         first.append(1);
         second.append(1);
         let thread = spawn(move || second.append(3));
         let mine = first.append(2);
         let other = thread.join().unwrap();
         assert_eq!(mine + other, 5 * PAGE);
-        let seen = rig.seat(3).read(0, 5);
+        let seen = rig.worker(3).read(0, 5);
         assert!(seen == [1, 1, 2, 3] || seen == [1, 1, 3, 2], "read {seen:?}");
     });
 }
@@ -89,9 +89,9 @@ fn appends_never_overlap() {
 fn the_bytes_of_an_append_are_there_when_its_size_is() {
     model(3, || {
         let rig = Rig::new();
-        let mut writer = rig.seat(1);
+        let mut writer = rig.worker(1);
         writer.append(1);
-        let mut reader = rig.seat(2);
+        let mut reader = rig.worker(2);
         let thread = spawn(move || {
             writer.append(2);
         });
@@ -107,9 +107,9 @@ fn the_bytes_of_an_append_are_there_when_its_size_is() {
 fn a_cut_is_seen_whole() {
     model(2, || {
         let rig = Rig::new();
-        let mut cutter = rig.seat(1);
+        let mut cutter = rig.worker(1);
         cutter.write(0, 3, 1);
-        let mut reader = rig.seat(2);
+        let mut reader = rig.worker(2);
         let thread = spawn(move || {
             truncate(&mut cutter, PAGE);
             truncate(&mut cutter, 3 * PAGE);

@@ -68,7 +68,7 @@ pub fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> loom:
 pub struct Rig(Arc<Core>, u64);
 
 /// A thread's lane.
-pub struct Seat {
+pub struct Worker {
     core: Arc<Core>,
     id: u16,
     busy: Cell<bool>,
@@ -124,8 +124,8 @@ impl Rig {
     }
 
     /// Lane `id`, from 1. Each is handed out once.
-    pub fn seat(&self, id: u16) -> Seat {
-        Seat { core: self.0.clone(), id, busy: Cell::new(false), scratch: Scratch::default() }
+    pub fn worker(&self, id: u16) -> Worker {
+        Worker { core: self.0.clone(), id, busy: Cell::new(false), scratch: Scratch::default() }
     }
 
     /// Blocks that were free at first.
@@ -139,7 +139,7 @@ impl Rig {
     }
 }
 
-impl Seat {
+impl Worker {
     /// Runs `f` with the lane.
     pub fn with<R>(&mut self, f: impl FnOnce(&Core, &mut LaneGuard<'_>, InodeRef<'_>) -> R) -> R {
         let mut guard = LaneGuard::dealt(&self.core, self.id, &self.busy, &mut self.scratch);

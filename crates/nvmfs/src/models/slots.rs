@@ -1,6 +1,6 @@
 //! Inode slots: held by a lane, handed out, returned; and chunks that are made and freed.
 
-use super::rig::{Rig, Seat, model, spawn};
+use super::rig::{Rig, Worker, model, spawn};
 use crate::alloc::itable;
 use crate::format::inode::CHUNK_INODES;
 use crate::format::layout::chunk_of;
@@ -21,23 +21,23 @@ unsafe impl Sync for Slots {}
 unsafe impl Send for Slots {}
 
 /// The file's chunk has two free slots, a second chunk has only free slots.
-fn ready() -> (Rig, Arc<Slots>, [Seat; 2]) {
+fn ready() -> (Rig, Arc<Slots>, [Worker; 2]) {
     let rig = Rig::new();
     let core = rig.core();
-    let mut seats = [1, 2].map(|id| rig.seat(id));
-    let block = seats[0].take(1)[0].block;
+    let mut workers = [1, 2].map(|id| rig.worker(id));
+    let block = workers[0].take(1)[0].block;
     itable::add_chunk(core, 1, block).unwrap();
     itable::set_chunk_count(core, 2);
     // ORDERING: Relaxed, no other thread is there yet.
     core.free_slots(0).store(0b011, Relaxed);
     core.free_slots(1).store(crate::state::lane::slots::ALL_FREE, Relaxed);
     let slots = (0..CHUNKS * CHUNK_INODES).map(|_| UnsafeCell::new(0)).collect();
-    (rig, Arc::new(Slots(slots)), seats)
+    (rig, Arc::new(Slots(slots)), workers)
 }
 
 /// Makes an inode and frees it.
-fn makes_one(seat: &mut Seat, slots: &Slots) {
-    seat.with(|core, guard, _| {
+fn makes_one(worker: &mut Worker, slots: &Slots) {
+    worker.with(|core, guard, _| {
         let ino = itable::take(core, guard).unwrap().ino;
         assert!(ino != super::rig::FILE && chunk_of(ino).0 < CHUNKS);
         // SAFETY: loom checks it.
@@ -50,15 +50,15 @@ fn makes_one(seat: &mut Seat, slots: &Slots) {
     });
 }
 
-fn gives_all_back(seat: &mut Seat) {
-    seat.with(|core, guard, _| itable::return_all(core, guard.own));
+fn gives_all_back(worker: &mut Worker) {
+    worker.with(|core, guard, _| itable::return_all(core, guard.own));
 }
 
 /// Asserts that no slot and no block is lost: a chunk exists with all its slots, or its block is free.
-fn is_all_there(rig: &Rig, seats: [Seat; 2]) {
-    seats.into_iter().for_each(|mut seat| {
-        gives_all_back(&mut seat);
-        seat.leave();
+fn is_all_there(rig: &Rig, workers: [Worker; 2]) {
+    workers.into_iter().for_each(|mut worker| {
+        gives_all_back(&mut worker);
+        worker.leave();
     });
     let core = rig.core();
     // ORDERING: Relaxed throughout, the other threads have been joined.

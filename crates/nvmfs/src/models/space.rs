@@ -1,6 +1,6 @@
 //! Blocks: pins against reuse, and no block handed out twice or lost.
 
-use super::rig::{PAGE, Rig, Seat, model, spawn, values};
+use super::rig::{PAGE, Rig, Worker, model, spawn, values};
 use crate::file::deferred::{relieve, unpin};
 use crate::file::read::read_pinned;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 fn a_pinned_reader_copies_in_peace() {
     model(2, || {
         let rig = Rig::new();
-        let mut writer = rig.seat(1);
+        let mut writer = rig.worker(1);
         writer.write(0, 1, 1);
         writer.write(0, 1, 2);
-        let mut reader = rig.seat(2);
+        let mut reader = rig.worker(2);
         let thread = spawn(move || (3..6).for_each(|value| writer.write(0, 1, value)));
         let mut data = vec![0xee; PAGE as usize];
         reader.with(|core, guard, file| read_pinned(core, guard, file, 0, &mut data)).unwrap();
@@ -28,9 +28,9 @@ fn a_pinned_reader_copies_in_peace() {
 fn a_pinned_reader_copies_in_peace_while_others_come_and_go() {
     model(2, || {
         let rig = Rig::new();
-        let mut writer = rig.seat(1);
+        let mut writer = rig.worker(1);
         writer.write(0, 1, 1);
-        let (mut reader, mut other) = (rig.seat(2), rig.seat(3));
+        let (mut reader, mut other) = (rig.worker(2), rig.worker(3));
         let threads = [
             spawn(move || (2..4).for_each(|value| writer.write(0, 1, value))),
             spawn(move || (0..2).for_each(|_| pin_and_unpin(&mut other))),
@@ -49,9 +49,9 @@ fn a_pinned_reader_copies_in_peace_while_others_come_and_go() {
 fn a_pinned_reader_copies_in_peace_while_another_files_writer_needs_space() {
     model(1, || {
         let rig = Rig::with_free(3);
-        let mut writer = rig.seat(1);
+        let mut writer = rig.worker(1);
         writer.write(0, 1, 1);
-        let (mut reader, mut other) = (rig.seat(2), rig.seat(3));
+        let (mut reader, mut other) = (rig.worker(2), rig.worker(3));
         let thread = spawn(move || {
             writer.write(0, 1, 2);
             writer.leave();
@@ -73,9 +73,9 @@ fn a_pinned_reader_copies_in_peace_while_another_files_writer_needs_space() {
     });
 }
 
-fn pin_and_unpin(seat: &mut Seat) {
-    let phase = seat.with(|_, _, file| file.vi.pins.pin());
-    seat.with(|core, guard, file| unpin(core, guard, file, phase));
+fn pin_and_unpin(worker: &mut Worker) {
+    let phase = worker.with(|_, _, file| file.vi.pins.pin());
+    worker.with(|core, guard, file| unpin(core, guard, file, phase));
 }
 
 /// The last thread, either the reader with its pin or the writer that deferred, frees the block; also with a
@@ -84,9 +84,9 @@ fn pin_and_unpin(seat: &mut Seat) {
 fn blocks_that_waited_for_a_pin_are_freed() {
     model(2, || {
         let rig = Rig::new();
-        let mut writer = rig.seat(1);
+        let mut writer = rig.worker(1);
         writer.write(0, 1, 1);
-        let (mut reader, mut other) = (rig.seat(2), rig.seat(3));
+        let (mut reader, mut other) = (rig.worker(2), rig.worker(3));
         let threads = [
             spawn(move || {
                 writer.write(0, 1, 2);
@@ -113,19 +113,19 @@ fn blocks_that_waited_for_a_pin_are_freed() {
 fn no_block_has_two_owners_and_none_is_lost() {
     model(2, || {
         let rig = Rig::new();
-        let work = |mut seat: super::rig::Seat| {
+        let work = |mut worker: super::rig::Worker| {
             move || {
-                let first = seat.take(2);
-                seat.mark(&first);
-                seat.give(first);
-                let second = seat.take(3);
-                seat.mark(&second);
-                seat.give(second);
-                seat.leave();
+                let first = worker.take(2);
+                worker.mark(&first);
+                worker.give(first);
+                let second = worker.take(3);
+                worker.mark(&second);
+                worker.give(second);
+                worker.leave();
             }
         };
-        let thread = spawn(work(rig.seat(1)));
-        work(rig.seat(2))();
+        let thread = spawn(work(rig.worker(1)));
+        work(rig.worker(2))();
         thread.join().unwrap();
         assert_eq!(rig.free(), rig.total());
     });

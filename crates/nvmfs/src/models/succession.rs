@@ -2,7 +2,7 @@
 //! of the one before.
 
 use super::rig::{Rig, model, spawn};
-use heddle_arena::Tag;
+use heddle_arena::ProcessTag;
 use heddle_arena::sync::atomic::AtomicU32;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ unsafe impl Sync for Processes {}
 // SAFETY: as above.
 unsafe impl Send for Processes {}
 
-fn tag(process: usize) -> Tag {
-    Tag::of((process as u64 + 1) << 33)
+fn tag(process: usize) -> ProcessTag {
+    ProcessTag::of((process as u64 + 1) << 33)
 }
 
 /// Takes over if possible, serves, and dies. Returns true if it took over.
 fn takes_over(rig: &Rig, processes: &Processes, me: usize) -> bool {
-    let is_gone = |of: Tag| (0..3).any(|n| of == tag(n) && processes.alive[n].load(SeqCst) == 0);
+    let is_gone = |of: ProcessTag| (0..3).any(|n| of == tag(n) && processes.alive[n].load(SeqCst) == 0);
     let won = rig.core().root().succeed(tag(me), is_gone);
     if won {
         // SAFETY: loom checks it.

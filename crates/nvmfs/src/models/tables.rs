@@ -3,7 +3,7 @@
 //! As in `names`, no entry is removed here.
 
 use super::names::{DIR, find_in, make_dir, put_in};
-use super::rig::{Rig, Seat, model, spawn};
+use super::rig::{Rig, Worker, model, spawn};
 use crate::names::table;
 use heddle_vfs::Ino;
 
@@ -12,20 +12,20 @@ const NEXT: Ino = Ino(0);
 /// Names of one bucket: six in its line, and three outside it, with which a table of one bucket is full.
 const CROWD: [&str; 9] = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
 
-fn three() -> (Rig, Seat, Seat, Seat) {
+fn three() -> (Rig, Worker, Worker, Worker) {
     let rig = Rig::new();
-    let [first, second, third] = [1, 2, 3].map(|id| rig.seat(id));
+    let [first, second, third] = [1, 2, 3].map(|id| rig.worker(id));
     (rig, first, second, third)
 }
 
 /// A full table of one bucket grows while another thread works with the directory; then all names are there.
-fn while_it_grows(preemptions: usize, other: fn(&mut Seat), made: &'static [&'static str]) {
+fn while_it_grows(preemptions: usize, other: fn(&mut Worker), made: &'static [&'static str]) {
     model(preemptions, move || {
-        let (_rig, mut grower, mut seat, _) = three();
+        let (_rig, mut grower, mut worker, _) = three();
         make_dir(&mut grower, DIR, 1);
         let crowded = CROWD.iter().zip(1..).map(|(name, n)| put_in(&mut grower, DIR, name, n).unwrap().1);
         let crowded = crowded.last().unwrap().expect("the last one made it full");
-        let thread = spawn(move || other(&mut seat));
+        let thread = spawn(move || other(&mut worker));
         grower.with(|core, guard, _| {
             table::grow(core, guard.own, core.slot(DIR).unwrap(), crowded, false);
             assert!(table::count(core, core.slot(DIR).unwrap()) > 2, "it has not grown");
@@ -38,14 +38,14 @@ fn while_it_grows(preemptions: usize, other: fn(&mut Seat), made: &'static [&'st
 
 #[test]
 fn a_name_is_found_while_its_table_grows() {
-    while_it_grows(1, |seat| assert_eq!(find_in(seat, DIR, "i"), Some(9)), &[]);
+    while_it_grows(1, |worker| assert_eq!(find_in(worker, DIR, "i"), Some(9)), &[]);
 }
 
 #[test]
 fn a_name_is_made_while_its_table_grows() {
     while_it_grows(
         1,
-        |seat| assert!(put_in(seat, DIR, "new", 10).is_some(), "the directory is dead"),
+        |worker| assert!(put_in(worker, DIR, "new", 10).is_some(), "the directory is dead"),
         &["new"],
     );
 }

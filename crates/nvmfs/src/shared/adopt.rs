@@ -4,11 +4,12 @@
 //! The new daemon finds the arena among the descriptors of the clients, which the kernel lists in
 //! `/proc/PID/fd`. The right one has the inode that the dead daemon has noted for this image's file
 //! (`notes`), and was made by this user; any user could make one that looks like it. A daemon counts as dead
-//! if two signs of life are missing. 1. The lock of the image, whose owner still has it open. 2. The seat of
+//! if two signs of life are missing. 1. The lock of the image, whose owner still has it open. 2. The process slot of
 //! the process that mounted the image or took it over; the kernel frees it when the address space ends, in
 //! any namespace.
 //!
-//! Invariants  I1  if two daemons take over at once, one succeeds: the seat's tag is exchanged, from the dead one's to the winner's.
+//! Invariants  I1  if two daemons take over at once, one succeeds: the process slot's tag is exchanged, from the dead one's to the
+//!                 winner's.
 //!             I2  processes that map through the new daemon's descriptor keep others from opening the image, as those of the old daemon
 //!                 do: the descriptor is joined to the holders of the region first.
 
@@ -119,7 +120,7 @@ fn take_over(image: &Path) -> Result<Volume, AdoptError> {
     };
     let core =
         Core::join(parts, &identity).ok_or_else(|| AdoptError::NotFound { path: image.to_path_buf() })?;
-    let mine = core.seat().map_err(|e| fail(io::Error::other(e.to_string())))?.tag();
+    let mine = core.process_slot().map_err(|e| fail(io::Error::other(e.to_string())))?.tag();
     // I1.
     if !core.root().succeed(mine, |last| core.lane_table().is_gone(&core.arena, last)) {
         return Err(served());

@@ -196,7 +196,7 @@ fn volatile_state(
     };
     let core = Core::join(parts, &identity);
     let core = Arc::new(core.ok_or_else(|| rubbish(at, "the arena is not that of this mount"))?);
-    core.seat().map_err(|e| unmappable(at, e))?;
+    core.process_slot().map_err(|e| unmappable(at, e))?;
     Ok(NvmFs { core })
 }
 

@@ -99,7 +99,7 @@ impl ForkHandle {
         core.root().attached.fetch_add(1, SeqCst); // I1.
         let joined = Core::join(parts, &core.identity());
         let core = joined.ok_or_else(|| map(&"the arena is that of another mount"))?;
-        core.seat().map_err(|e| map(&e))?;
+        core.process_slot().map_err(|e| map(&e))?;
         Ok(NvmFs { core: Arc::new(core) })
     }
 

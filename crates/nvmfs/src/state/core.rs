@@ -3,8 +3,8 @@
 //! [`Core`] is one process's view. All changing state is in the arena or the region. So another view (another
 //! process, or the same arena mapped at another address) sees the same file system.
 
+mod own_slot;
 mod places;
-mod seated;
 
 use crate::damage::DamageNote;
 use crate::format::inode::CHUNK_INODES;
@@ -18,12 +18,12 @@ use crate::state::lane::Lane;
 use crate::state::latch::Latch;
 use crate::variant::Variant;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
-use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Lease, Ptr, Shared, Tag, Zeroed};
+use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Lease, ProcessTag, Ptr, Shared, Zeroed};
 use heddle_pmem::{BLOCK_BYTES, Durability};
 use heddle_range_lock::{AnyLock, RangeLock};
 use heddle_vfs::{Error, Ino, Result};
+use own_slot::OwnSlot;
 use places::Places;
-use seated::Seated;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
@@ -102,7 +102,7 @@ pub struct Root {
     pub lanes_used: AtomicU64,
     /// Number of leased lanes, approximately: each round of the daemon counts them anew.
     pub lanes_leased: AtomicU64,
-    /// The process that mounted the image, or took it over: a [`heddle_arena::Tag`].
+    /// The process that mounted the image, or took it over: a [`heddle_arena::ProcessTag`].
     pub daemon: AtomicU64,
     /// Number of processes that have attached.
     pub attached: AtomicU32,
@@ -227,7 +227,7 @@ pub struct Core {
     pub table_bits_max: u32,
     /// True after a call of this process waited in vain for a lock: later calls wait only briefly.
     pub waited_in_vain: std::sync::atomic::AtomicBool,
-    seated: Seated,
+    own_slot: OwnSlot,
 }
 
 static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
@@ -258,7 +258,7 @@ impl Core {
         parts.arena.set_root(root);
         let core = Core::join(parts, &identity)
             .ok_or_else(|| Error::Corrupt("the arena that was just laid out".into()))?;
-        core.root().daemon.store(core.seat()?.tag().word(), SeqCst);
+        core.root().daemon.store(core.process_slot()?.tag().word(), SeqCst);
         Ok(core)
     }
 
@@ -293,7 +293,7 @@ impl Core {
             table_bits_max,
             waited_in_vain: std::sync::atomic::AtomicBool::new(false),
             patience: std::sync::OnceLock::new(),
-            seated: Seated::default(),
+            own_slot: OwnSlot::default(),
         })
     }
 
@@ -394,9 +394,10 @@ impl Core {
 impl Root {
     /// Makes the process of this tag the daemon, if the last daemon is gone. Returns false if the last one is
     /// alive, or another process was first.
-    pub fn succeed(&self, mine: Tag, is_gone: impl FnOnce(Tag) -> bool) -> bool {
+    pub fn succeed(&self, mine: ProcessTag, is_gone: impl FnOnce(ProcessTag) -> bool) -> bool {
         let last = self.daemon.load(SeqCst);
-        is_gone(Tag::of(last)) && self.daemon.compare_exchange(last, mine.word(), SeqCst, SeqCst).is_ok()
+        is_gone(ProcessTag::of(last))
+            && self.daemon.compare_exchange(last, mine.word(), SeqCst, SeqCst).is_ok()
     }
 
     /// Returns true if this is the state of that mount.

@@ -124,7 +124,7 @@ pub struct Lane {
     /// The files that its holders have open, read when inodes are freed. It is apart from words that change
     /// with each operation.
     pub opens: AtomicPtr<OpenTable>,
-    /// The process whose handles `opens` counts: a [`heddle_arena::Tag`].
+    /// The process whose handles `opens` counts: a [`heddle_arena::ProcessTag`].
     pub home: AtomicU64,
     apart2: [u64; 6],
     /// What it is about to take: for its settler, if its holder dies.

@@ -30,11 +30,11 @@ pub fn give_up(core: &Core, lease: Lease) {
 /// has parked, or else this lane is parked.
 fn let_go(core: &Core, leased: Lease) {
     let table = core.lane_table();
-    let Ok(seat) = core.seat() else { return };
+    let Ok(process_slot) = core.process_slot() else { return };
     let lane = leased.lane.0;
     let mut lease = leased;
     if opens::has_any(core, lane) {
-        if let Some(parked) = unpark(core, seat) {
+        if let Some(parked) = unpark(core, process_slot) {
             let mut scratch = Scratch::default();
             // The lane is this thread's, and idle.
             let mut guard = of_the_dead(core, lane, &mut scratch);
@@ -43,12 +43,12 @@ fn let_go(core: &Core, leased: Lease) {
             }
             drop(guard);
             let emptied = !opens::has_any(core, lane);
-            park(core, parked, seat);
+            park(core, parked, process_slot);
             if !emptied {
-                return park(core, lease, seat);
+                return park(core, lease, process_slot);
             }
         } else {
-            return park(core, lease, seat);
+            return park(core, lease, process_slot);
         }
     }
     lease.died = false;

@@ -6,7 +6,7 @@ use crate::ids::LANES;
 use crate::process;
 use crate::state::core::Core;
 use crate::state::opens;
-use heddle_arena::{LaneId, Seat};
+use heddle_arena::{LaneId, ProcessSlot};
 use heddle_vfs::{Error, Result};
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,9 +15,13 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 /// Leases a lane for the calling thread, and settles it if its holder died.
 pub fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
-    // Without a seat, no other process could tell that this process has died.
-    let seat = core.seat().ok().filter(|seat| seat.is_the_callers()).ok_or(Error::NoMemory)?;
-    let leased = lease(core, seat)?;
+    // Without a process slot, no other process could tell that this process has died.
+    let process_slot = core
+        .process_slot()
+        .ok()
+        .filter(|process_slot| process_slot.is_the_callers())
+        .ok_or(Error::NoMemory)?;
+    let leased = lease(core, process_slot)?;
     // ORDERING: Relaxed, an estimate.
     core.root().lanes_leased.fetch_add(1, Relaxed);
     let lane = core.lane(leased.lane.0);
@@ -27,10 +31,10 @@ pub fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
     own.place(share(core.layout.blocks_total.div_ceil(64)), share(core.layout.chunks_max));
     lane.mark(own);
     lane.counts.comes();
-    if lane.home.load(SeqCst) != seat.tag().word() {
+    if lane.home.load(SeqCst) != process_slot.tag().word() {
         // It counts none (see `give_up`), unless a client has scribbled over it.
         opens::forget(core, leased.lane.0);
-        lane.home.store(seat.tag().word(), SeqCst);
+        lane.home.store(process_slot.tag().word(), SeqCst);
     }
     // ORDERING: Release, others only read it.
     lane.intent.holder.store(process::for_people(), Release);
@@ -49,14 +53,14 @@ pub fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
 }
 
 /// Leases a lane that this process has parked, a free one, or a dead one after settling it.
-fn lease(core: &Core, seat: &Seat) -> Result<heddle_arena::Lease> {
-    if let Some(parked) = unpark(core, seat) {
+fn lease(core: &Core, process_slot: &ProcessSlot) -> Result<heddle_arena::Lease> {
+    if let Some(parked) = unpark(core, process_slot) {
         return Ok(parked);
     }
     let table = core.lane_table();
     // Each lane once: a lane parked for a process that never existed is dead again at once.
     for _ in 0..=table.len() {
-        let leased = table.lease(&core.arena, seat).map_err(|_| Error::NoMemory)?;
+        let leased = table.lease(&core.arena, process_slot).map_err(|_| Error::NoMemory)?;
         if !leased.died {
             return Ok(leased);
         }
@@ -69,7 +73,7 @@ fn lease(core: &Core, seat: &Seat) -> Result<heddle_arena::Lease> {
 }
 
 /// Leases a lane with handles that ended threads of this process have left.
-pub fn unpark(core: &Core, seat: &Seat) -> Option<heddle_arena::Lease> {
+pub fn unpark(core: &Core, process_slot: &ProcessSlot) -> Option<heddle_arena::Lease> {
     // ORDERING: Relaxed, a hint.
     if core.parked.load(Relaxed) == 0 {
         return None;
@@ -77,9 +81,9 @@ pub fn unpark(core: &Core, seat: &Seat) -> Option<heddle_arena::Lease> {
     core.parked.store(0, Relaxed); // ORDERING: Relaxed, a hint: raised below if there are more.
     let mut parked = super::lanes(core).filter(|lane| {
         let holder = core.lane_table().holder(&core.arena, LaneId(*lane));
-        holder.is_some_and(|holder| holder.process() == seat.tag() && holder.thread() == 0)
+        holder.is_some_and(|holder| holder.process() == process_slot.tag() && holder.thread() == 0)
     });
-    let found = parked.find_map(|lane| core.lane_table().unpark(&core.arena, LaneId(lane), seat));
+    let found = parked.find_map(|lane| core.lane_table().unpark(&core.arena, LaneId(lane), process_slot));
     if parked.next().is_some() {
         core.parked.store(1, Relaxed); // ORDERING: Relaxed, a hint.
     }
@@ -124,8 +128,8 @@ impl Drop for Lease {
 }
 
 /// Parks a lane with handles for its process.
-pub fn park(core: &Core, lease: heddle_arena::Lease, seat: &Seat) {
-    let _parked = core.lane_table().park(&core.arena, lease, seat.tag());
+pub fn park(core: &Core, lease: heddle_arena::Lease, process_slot: &ProcessSlot) {
+    let _parked = core.lane_table().park(&core.arena, lease, process_slot.tag());
     core.parked.store(1, Relaxed); // ORDERING: Relaxed, a hint.
 }
 

@@ -1,12 +1,12 @@
-//! The processes that sit on a seat, as far as `/proc` shows them to the caller.
+//! The processes that hold a process slot, as far as `/proc` shows them to the caller.
 //!
-//! The kernel's list of a process's mappings names the seat's page: the arena's file, at the seat's offset.
+//! The kernel's list of a process's mappings names the process slot's page: the arena's file, at the process slot's offset.
 //! No number in shared memory is taken for a process. If something cannot be read, for lack of descriptors or
 //! memory, the answer is unknown, and no thread is taken for dead.
 
 use crate::state::core::Core;
-use heddle_arena::Tag;
-use heddle_arena::seats::PAGE_BYTES;
+use heddle_arena::ProcessTag;
+use heddle_arena::process_slots::PAGE_BYTES;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -49,9 +49,9 @@ impl Process {
         self.tasks()?.into_iter().find(|task| task.inner == inner).map(|task| task.outer)
     }
 
-    /// Returns true if the process still sits on the seat.
-    pub fn still_sits(&self, core: &Core, tag: Tag) -> bool {
-        page(core, tag).is_some_and(|page| sits(self.pid, &page) == Some(true))
+    /// Returns true if the process still holds the process slot.
+    pub fn still_holds_slot(&self, core: &Core, tag: ProcessTag) -> bool {
+        page(core, tag).is_some_and(|page| holds_slot(self.pid, &page) == Some(true))
     }
 }
 
@@ -65,45 +65,45 @@ fn unless_gone<T>(read: std::io::Result<T>) -> Option<Option<T>> {
     }
 }
 
-/// Numbers of the living threads, in their own numbering, of all processes on this seat; `None`: unknown for
+/// Numbers of the living threads, in their own numbering, of all processes on this process slot; `None`: unknown for
 /// at least one of them.
-pub fn threads_of(core: &Core, tag: Tag) -> Option<Vec<u32>> {
+pub fn threads_of(core: &Core, tag: ProcessTag) -> Option<Vec<u32>> {
     let mut threads = Vec::new();
     for process in of(core, tag)? {
         threads.extend(process.tasks()?.into_iter().map(|task| task.inner));
     }
-    // Without any thread there is no process on the seat: it is not visible here, or has just ended.
+    // Without any thread there is no process on the process slot: it is not visible here, or has just ended.
     Some(threads).filter(|threads| !threads.is_empty())
 }
 
-/// The line of a seat's page in `/proc/PID/maps`, without the address: the rest of the line up to the file's
+/// The line of a process slot's page in `/proc/PID/maps`, without the address: the rest of the line up to the file's
 /// name, and the mapping's length.
 struct Page {
     offset: u64,
     inode: u64,
 }
 
-fn page(core: &Core, tag: Tag) -> Option<Page> {
+fn page(core: &Core, tag: ProcessTag) -> Option<Page> {
     let file = File::from(core.arena.fd()?.try_clone_to_owned().ok()?);
-    Some(Page { offset: u64::from(tag.seat()?) * PAGE_BYTES, inode: file.metadata().ok()?.ino() })
+    Some(Page { offset: u64::from(tag.process_slot()?) * PAGE_BYTES, inode: file.metadata().ok()?.ino() })
 }
 
-/// All processes on this seat: one, or several that share their memory; `None`: not all could be examined.
-pub fn of(core: &Core, tag: Tag) -> Option<Vec<Process>> {
+/// All processes on this process slot: one, or several that share their memory; `None`: not all could be examined.
+pub fn of(core: &Core, tag: ProcessTag) -> Option<Vec<Process>> {
     let page = page(core, tag)?;
     let mut found = Vec::new();
     for process in fs::read_dir("/proc").ok()? {
         let Some(pid) = process.ok()?.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        if sits(pid, &page)? {
+        if holds_slot(pid, &page)? {
             found.push(Process { pid });
         }
     }
     Some(found)
 }
 
-fn sits(pid: u32, page: &Page) -> Option<bool> {
+fn holds_slot(pid: u32, page: &Page) -> Option<bool> {
     let table = unless_gone(fs::read(format!("/proc/{pid}/maps")))?.unwrap_or_default();
     Some(String::from_utf8_lossy(&table).lines().any(|line| is_page(line, page)))
 }

@@ -51,9 +51,11 @@ pub fn held_up(core: &Core, lane: u16, waited: Duration) {
 
 /// Settles a lane whose holder is dead. Returns false if it is alive.
 pub fn settle_if_dead(core: &Core, lane: u16) -> bool {
-    let Ok(seat) = core.seat() else { return false };
+    let Ok(process_slot) = core.process_slot() else { return false };
     // A lane that is free and still named by a lock was left behind by a process that unmapped the arena.
-    let Some(lease) = core.lane_table().lease_lane(&core.arena, LaneId(lane), seat) else { return false };
+    let Some(lease) = core.lane_table().lease_lane(&core.arena, LaneId(lane), process_slot) else {
+        return false;
+    };
     settle_and_release(core, lease);
     true
 }

@@ -8,7 +8,7 @@ use super::freezer::take_out_of_freezer;
 use super::holders::{self, Process};
 use super::still::{self, Rest};
 use crate::state::core::Core;
-use heddle_arena::{Holder, LaneId, Tag};
+use heddle_arena::{Holder, LaneId, ProcessTag};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -134,7 +134,7 @@ impl Watch {
         let Some(pid) = Pid::from_raw(process.pid as i32) else { return false };
         // From here on the number cannot be reused for another process. So the findings are checked again.
         let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-        let killed = process.still_sits(core, holder.process())
+        let killed = process.still_holds_slot(core, holder.process())
             && process.task(holder.thread()) == Some(self.task)
             && Rest::of(process, self.task) == Some(self.rest)
             && core.lane_table().holder(&core.arena, LaneId(lane)) == Some(holder)
@@ -149,5 +149,5 @@ impl Watch {
 /// The daemon's own page faults are those of the image, on a device that may be slow, and all other processes
 /// depend on the daemon.
 fn is_daemon(core: &Core, holder: Holder) -> bool {
-    holder.process() == Tag::of(core.root().daemon.load(SeqCst))
+    holder.process() == ProcessTag::of(core.root().daemon.load(SeqCst))
 }

@@ -34,7 +34,7 @@ use crate::state::wait::{look, settle_if_dead, stopped};
 use crate::steps::{Step, step};
 use crate::upkeep::leases::{give_back, give_up};
 use heddle_arena::sync::{barrier_everywhere, yield_now};
-use heddle_arena::{Holder, LaneId, Lease, Ptr, Tag};
+use heddle_arena::{Holder, LaneId, Lease, ProcessTag, Ptr};
 use heddle_vfs::Ino;
 use keep::Kept;
 use names::Changed;
@@ -83,12 +83,12 @@ pub fn end(core: &Core) -> bool {
 
 /// Settles every lane whose holder is dead, once a round of the daemon. Returns their number.
 pub fn sweep(core: &Core) -> u64 {
-    let Ok(seat) = core.seat() else { return 0 };
+    let Ok(process_slot) = core.process_slot() else { return 0 };
     let table = core.lane_table();
     // Asks the kernel once for each process, not for each lane.
-    let mut known: HashMap<Tag, bool> = HashMap::new();
+    let mut known: HashMap<ProcessTag, bool> = HashMap::new();
     let mut is_dead = |holder: Holder| match holder.process() {
-        mine if mine == seat.tag() => table.is_dead(&core.arena, holder, seat),
+        mine if mine == process_slot.tag() => table.is_dead(&core.arena, holder, process_slot),
         other => *known.entry(other).or_insert_with(|| table.is_gone(&core.arena, other)),
     };
     let held: Vec<(u16, Holder)> =
@@ -117,11 +117,11 @@ pub fn settle(core: &Core, lease: Lease) -> Option<Lease> {
         // SAFETY: I1: the lease is the caller's, and no guard of it exists.
         unsafe { core.lane(lane).reset() };
     }
-    let home = Tag::of(core.lane(lane).home.load(SeqCst));
+    let home = ProcessTag::of(core.lane(lane).home.load(SeqCst));
     if !opens::has_any(core, lane) {
         return Some(lease);
     }
-    if core.seat().is_ok_and(|seat| seat.tag() == home) {
+    if core.process_slot().is_ok_and(|process_slot| process_slot.tag() == home) {
         core.parked.store(1, Relaxed); // ORDERING: Relaxed, a hint.
     }
     let _parked = core.lane_table().park(&core.arena, lease, home);

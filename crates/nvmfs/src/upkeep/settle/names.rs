@@ -18,7 +18,7 @@ use crate::state::lease::LaneGuard;
 use crate::state::opens;
 use crate::steps::{Step, step};
 use crate::upkeep::recovery::scan;
-use heddle_arena::Tag;
+use heddle_arena::ProcessTag;
 use heddle_arena::sync::atomic::fence;
 use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{FileKind, Ino, Result};
@@ -207,7 +207,7 @@ pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
     }
     guard.lane.intent.lowers(None);
     // Only one thread of the process may have died: then the other threads keep the handles.
-    let is_gone = core.lane_table().is_gone(&core.arena, Tag::of(guard.lane.home.load(SeqCst)));
+    let is_gone = core.lane_table().is_gone(&core.arena, ProcessTag::of(guard.lane.home.load(SeqCst)));
     if is_gone && !planted(Bug::KeepsTheDead) {
         for id in opens::forget(core, guard.id) {
             if let Some(inode) = living(core, id.ino.0).filter(|inode| inode.id() == id)

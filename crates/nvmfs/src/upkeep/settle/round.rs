@@ -58,19 +58,19 @@ impl Rounds {
 /// Settles lanes of threads that have ended without returning them (by a raw `exit` system call), in
 /// processes that live on.
 fn settle_ended_threads(core: &Core) {
-    let Ok(seat) = core.seat() else { return };
+    let Ok(process_slot) = core.process_slot() else { return };
     let table = core.lane_table();
     let mut held: HashMap<_, Vec<(u16, Holder)>> = HashMap::new();
     for lane in lanes(core) {
         let holder = table.holder(&core.arena, LaneId(lane));
-        let holder = holder.filter(|holder| holder.thread() != 0 && holder.process() != seat.tag());
+        let holder = holder.filter(|holder| holder.thread() != 0 && holder.process() != process_slot.tag());
         if let Some(holder) = holder {
             held.entry(holder.process()).or_default().push((lane, holder));
         }
     }
     for (process, lanes) in held {
         // A process that shares its memory with others may have threads in those: all threads that share the
-        // seat count.
+        // process slot count.
         let Some(living) = holders::threads_of(core, process) else { continue };
         for (lane, holder) in lanes.into_iter().filter(|(_, holder)| !living.contains(&holder.thread())) {
             // The kernel's list may have left out a living thread while others started and ended.
@@ -78,7 +78,7 @@ fn settle_ended_threads(core: &Core) {
                 let living = holders::threads_of(core, process);
                 living.is_some_and(|living| !living.contains(&holder.thread()))
             };
-            if let Some(lease) = table.lease_from(&core.arena, LaneId(lane), holder, seat, is_dead) {
+            if let Some(lease) = table.lease_from(&core.arena, LaneId(lane), holder, process_slot, is_dead) {
                 settle_and_release(core, lease);
             }
         }

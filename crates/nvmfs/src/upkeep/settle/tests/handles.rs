@@ -288,7 +288,7 @@ fn run(order: &[Event]) {
         }
         let of_a = matches!(event, Event::CloseInA | Event::DeathOfA);
         open[usize::from(!of_a)] = false;
-        // The kernel frees a dead process's seat a moment after the signal.
+        // The kernel frees a dead process's slot a moment after the signal.
         let ended = || core.slot(id.0).unwrap().id().generation != id.1;
         if open == [false, false] {
             until(|| {
