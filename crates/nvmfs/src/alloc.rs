@@ -20,7 +20,7 @@
 
 pub mod blob;
 pub mod itable;
-pub mod take_back;
+pub mod reclaim;
 
 use crate::ids::{BlockNo, Extent};
 use crate::planted::{Breach, block_refused, breaks_at_times};

@@ -12,7 +12,7 @@
 //!                 So does a call that finds no space. A reader that is stopped meanwhile is a holder under the mount's patience.
 //! Orderings   O1  nodes are linked with Release and taken with SeqCst, before the pins are loaded.
 
-use crate::alloc::take_back::{Found, take_back};
+use crate::alloc::reclaim::{Found, reclaim};
 use crate::alloc::{free_later, itable};
 use crate::ids::{BlockNo, Extent, LANES};
 use crate::state::core::Core;
@@ -162,7 +162,7 @@ fn again<T>(
     mut attempt: impl FnMut(&mut LaneGuard<'_>) -> Result<T>,
 ) -> Result<T> {
     let mut wait = Wait { since: Instant::now(), first: None, busy: Vec::new() };
-    let mut found = take_back(core, guard);
+    let mut found = reclaim(core, guard);
     // After that, because returned slots can complete a free chunk. Only once: a failed attempt may leave a
     // new chunk behind.
     let mut given = itable::give_chunks_back(core, guard.own);
@@ -178,7 +178,7 @@ fn again<T>(
         if !hope || !matches!(done, Err(Error::NoSpace | Error::NoInodes)) {
             return done;
         }
-        found = take_back(core, guard);
+        found = reclaim(core, guard);
     }
 }
 

@@ -1,8 +1,8 @@
-//! Threads inside a call, for an unmount, and for a lane that is out of space and robs idle ones. The
+//! Threads inside a call, for an unmount, and for a lane that is out of space and reclaims from idle ones. The
 //! kernel's barrier (membarrier) is a fence on both sides here.
 
 use super::rig::{Rig, Worker, model, spawn};
-use crate::alloc::take_back::rob;
+use crate::alloc::reclaim::reclaim_from_lanes;
 use crate::upkeep::settle;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
@@ -46,10 +46,10 @@ fn ready() -> (Rig, Worker, Worker, Worker) {
     let rig = Rig::new();
     let mut workers = [1, 2, 3].map(|id| rig.worker(id));
     workers.iter_mut().for_each(Worker::equip);
-    let [mut owner, thief, other] = workers;
+    let [mut owner, reclaimer, other] = workers;
     let kept = owner.take(1);
     owner.give(kept);
-    (rig, owner, thief, other)
+    (rig, owner, reclaimer, other)
 }
 
 /// A call that uses the blocks of its lane.
@@ -69,9 +69,9 @@ fn works(worker: &mut Worker) {
     });
 }
 
-fn robs(worker: &mut Worker, times: u32) {
+fn reclaims(worker: &mut Worker, times: u32) {
     for _ in 0..times {
-        worker.call(|core, guard| _ = rob(core, guard));
+        worker.call(|core, guard| _ = reclaim_from_lanes(core, guard));
     }
 }
 
@@ -81,42 +81,42 @@ fn is_all_there(rig: &Rig, workers: Vec<Worker>) {
 }
 
 #[test]
-fn a_lane_that_is_robbed_is_its_owners_or_the_thiefs() {
+fn a_lane_that_is_reclaimed_is_its_owners_or_the_reclaimers() {
     model(3, || {
-        let (rig, mut owner, mut thief, other) = ready();
+        let (rig, mut owner, mut reclaimer, other) = ready();
         let thread = spawn(move || {
-            robs(&mut thief, 1);
-            thief
+            reclaims(&mut reclaimer, 1);
+            reclaimer
         });
         works(&mut owner);
         is_all_there(&rig, vec![owner, thread.join().unwrap(), other]);
     });
 }
 
-/// The owner checks a thief that is done; the thief comes again before the owner clears its word.
+/// The owner checks a reclaimer that is done; the reclaimer comes again before the owner clears its word.
 #[test]
-fn a_thief_that_comes_again_is_not_taken_for_the_last_one() {
+fn a_reclaimer_that_comes_again_is_not_taken_for_the_last_one() {
     model(3, || {
-        let (rig, mut owner, mut thief, other) = ready();
+        let (rig, mut owner, mut reclaimer, other) = ready();
         let thread = spawn(move || {
-            robs(&mut thief, 2);
-            thief
+            reclaims(&mut reclaimer, 2);
+            reclaimer
         });
         owner.call(|_, _| ());
         is_all_there(&rig, vec![owner, thread.join().unwrap(), other]);
     });
 }
 
-/// Two thieves rob one lane, whose owner makes a call.
+/// Two reclaimers take from one lane, whose owner makes a call.
 #[test]
-fn of_two_thieves_one_has_the_lane() {
+fn of_two_reclaimers_one_has_the_lane() {
     model(2, || {
-        let (rig, mut owner, mut thief, mut other) = ready();
+        let (rig, mut owner, mut reclaimer, mut other) = ready();
         let thread = spawn(move || {
-            robs(&mut thief, 1);
-            thief
+            reclaims(&mut reclaimer, 1);
+            reclaimer
         });
-        robs(&mut other, 1);
+        reclaims(&mut other, 1);
         owner.call(|_, _| ());
         is_all_there(&rig, vec![owner, thread.join().unwrap(), other]);
     });

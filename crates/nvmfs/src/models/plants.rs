@@ -108,12 +108,12 @@ const PLANTS: &[&[Plant]] = &[
         "state/lease.rs", "impl Drop for Leaving", "inside.store(0" => "relaxed";
         "upkeep/settle/mod.rs", "pub fn end(", "barrier_everywhere()" => "skip";
     },
-    plants! { "inside::a_lane_that_is_robbed_is_its_owners_or_the_thiefs":
-        "alloc/take_back.rs", "pub fn rob(", "barrier_everywhere()" => "skip";
-        "alloc/take_back.rs", "pub fn rob(", "robbed.store(0, Release)" => "relaxed";
+    plants! { "inside::a_lane_that_is_reclaimed_is_its_owners_or_the_reclaimers":
+        "alloc/reclaim.rs", "pub fn reclaim_from_lanes(", "barrier_everywhere()" => "skip";
+        "alloc/reclaim.rs", "pub fn reclaim_from_lanes(", "reclaimer.store(0, Release)" => "relaxed";
     },
-    plants! { "inside::of_two_thieves_one_has_the_lane":
-        "alloc/take_back.rs", "pub fn rob(", "robbed.store(0, Release)" => "relaxed";
+    plants! { "inside::of_two_reclaimers_one_has_the_lane":
+        "alloc/reclaim.rs", "pub fn reclaim_from_lanes(", "reclaimer.store(0, Release)" => "relaxed";
     },
     plants! { "slots::no_slot_has_two_owners_and_none_is_lost":
         "alloc/itable.rs", "fn hold(", "shared.swap(0" => "relaxed";

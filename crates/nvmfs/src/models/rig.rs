@@ -146,7 +146,7 @@ impl Worker {
         f(&self.core, &mut guard, self.core.slot(FILE).unwrap())
     }
 
-    /// Runs `f` with the lane as a call that others may refuse or rob; `None`: it was refused.
+    /// Runs `f` with the lane as a call that others may refuse or reclaim from; `None`: it was refused.
     pub fn call<R>(&mut self, f: impl FnOnce(&Core, &mut LaneGuard<'_>) -> R) -> Option<R> {
         let mut guard = LaneGuard::called(&self.core, self.id, &self.busy, &mut self.scratch)?;
         Some(f(&self.core, &mut guard))

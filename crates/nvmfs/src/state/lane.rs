@@ -99,8 +99,8 @@ pub struct Own {
     pub page_serial: u64,
     /// Inodes made in this mount.
     pub inode_serial: u64,
-    /// Number of times that it has robbed others (`take_back` I3).
-    pub thefts: u64,
+    /// Number of times that it has reclaimed from others (`reclaim` I3).
+    pub reclaims: u64,
     /// Chains it holds.
     pub chains: [HeldChain; CHAIN_SLOTS],
     /// The one used last.
@@ -163,7 +163,7 @@ unsafe impl Zeroed for Lane {
                 chunk_cursor: 0,
                 page_serial: 0,
                 inode_serial: 0,
-                thefts: 0,
+                reclaims: 0,
                 chains: [HeldChain::default(); CHAIN_SLOTS],
                 chain_last: 0,
                 chains_busy: 0,

@@ -11,12 +11,12 @@
 //!             I3  a forked child finds its parent's leases in its memory; it neither uses nor releases them.
 //!             I4  a lease of a dead holder is settled before it is used (L3 of the arena's `lanes`).
 //!             I5  `only` is the thread's lease if it has exactly one, and null while its leases change.
-//! Orderings   O1  `inside` is stored before `ended` and `robbed` are loaded, in program order only. A thread that ends the file system,
-//!                 or robs the lane, stores that word, has the kernel execute a barrier in every running thread (membarrier), then
+//! Orderings   O1  `inside` is stored before `ended` and `reclaimer` are loaded, in program order only. A thread that ends the file system,
+//!                 or reclaims from the lane, stores that word, has the kernel execute a barrier in every running thread (membarrier), then
 //!                 loads `inside`.
 
 mod life;
-mod thieves;
+mod reclaimers;
 
 use crate::ids::LANES;
 use crate::lane_counters::Kind;
@@ -35,7 +35,7 @@ use std::sync::atomic::compiler_fence;
 use std::sync::{Arc, Weak};
 
 pub use life::{held_blocks, leave, park, unpark};
-pub use thieves::{LANE_BITS, is_void, keep_thieves_off, thief_lane};
+pub use reclaimers::{LANE_BITS, exclude_reclaimers, is_void, reclaimer_lane};
 
 /// Numbers of all lanes that were ever leased.
 pub fn lanes(core: &Core) -> impl Iterator<Item = u16> + use<> {
@@ -183,7 +183,7 @@ impl<'c> LaneGuard<'c> {
         }
     }
 
-    /// As above, for models in which calls may be refused and lanes are robbed.
+    /// As above, for models in which calls may be refused and lanes are reclaimed from.
     pub fn called(
         core: &'c Core,
         id: u16,
@@ -237,9 +237,9 @@ fn step_inside(core: &Core, lane: &Lane) -> bool {
         lane.intent.inside.store(0, Relaxed); // ORDERING: Relaxed, nothing was done.
         return false;
     }
-    // ORDERING: Acquire, O1; the thief's stores are seen.
-    if lane.intent.robbed.load(Acquire) != 0 {
-        keep_thieves_off(core, lane);
+    // ORDERING: Acquire, O1; the reclaimer's stores are seen.
+    if lane.intent.reclaimer.load(Acquire) != 0 {
+        exclude_reclaimers(core, lane);
     }
     true
 }

@@ -5,7 +5,7 @@ use crate::log::chain;
 use crate::names::life;
 use crate::state::core::Core;
 use crate::state::lane::Own;
-use crate::state::lease::{keep_thieves_off, of_the_dead, park, unpark};
+use crate::state::lease::{exclude_reclaimers, of_the_dead, park, unpark};
 use crate::state::opens;
 use crate::state::scratch::Scratch;
 use heddle_arena::Lease;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 /// under way.
 pub fn give_up(core: &Core, lease: Lease) {
     let (lane, number) = (core.lane(lease.lane.0), lease.lane.0);
-    keep_thieves_off(core, lane);
+    exclude_reclaimers(core, lane);
     // SAFETY: I1 of `lease`: the lease is the caller's, and not busy.
     give_back(core, unsafe { lane.own() }, number);
     lane.intent.inside.store(0, Release); // ORDERING: Release, after all of it.

@@ -49,7 +49,7 @@ pub const ORDERS: &[Order] = &[
             &["state::lease"],
             &["state::latching", "state::living"],
             &["alloc"],
-            &["alloc::blob", "alloc::itable", "alloc::take_back"],
+            &["alloc::blob", "alloc::itable", "alloc::reclaim"],
             &["log", "log::chain", "log::scan"],
             &["log::commit"],
             &["xattr"],

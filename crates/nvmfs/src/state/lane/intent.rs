@@ -23,8 +23,8 @@ pub struct Intent {
     pub holder: AtomicU64,
     /// 1 while it is inside a call.
     pub inside: AtomicU64,
-    /// The lane that is taking this one's resources back; 0: none (`take_back`).
-    pub robbed: AtomicU64,
+    /// The lane that is taking this one's resources back; 0: none (`reclaim`).
+    pub reclaimer: AtomicU64,
     /// Inode of which it may hold cells.
     ino: AtomicU64,
     first: AtomicU64,
@@ -95,7 +95,7 @@ impl Intent {
             canary: AtomicU64::new(0),
             holder: AtomicU64::new(0),
             inside: AtomicU64::new(0),
-            robbed: AtomicU64::new(0),
+            reclaimer: AtomicU64::new(0),
             ino: AtomicU64::new(0),
             first: AtomicU64::new(0),
             end: AtomicU64::new(0),

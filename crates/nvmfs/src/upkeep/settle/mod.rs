@@ -27,7 +27,7 @@ use crate::state::core::{Core, Hooks};
 use crate::state::inode::InodeRef;
 use crate::state::lane::{Lane, Own, Pinning};
 use crate::state::latch::Latch;
-use crate::state::lease::{LaneGuard, keep_thieves_off, lanes, of_the_dead};
+use crate::state::lease::{LaneGuard, exclude_reclaimers, lanes, of_the_dead};
 use crate::state::opens;
 use crate::state::scratch::Scratch;
 use crate::state::wait::{look, settle_if_dead, stopped};
@@ -130,7 +130,7 @@ pub fn settle(core: &Core, lease: Lease) -> Option<Lease> {
 
 fn settle_lane(core: &Core, number: u16) {
     let lane = core.lane(number);
-    keep_thieves_off(core, lane);
+    exclude_reclaimers(core, lane);
     // SAFETY: I1: the lease is the caller's, and no guard of it exists.
     if !lane.is_sound(unsafe { lane.own() }) {
         let _noted =

@@ -45,24 +45,24 @@ fn crash_a_dead_lanes_chain_was_settled_during_anothers_cleaning() {
 
 /// The thread's own words for waiting had gone before its lane: that counted as damage, and nothing was written any more.
 #[test]
-fn a_thread_that_ends_waits_for_a_thief_of_its_lane() {
+fn a_thread_that_ends_waits_for_a_reclaimer_of_its_lane() {
     let bench = bench();
     let core = Arc::clone(&bench.volume.fs().core);
-    // This thread is the thief, in a call of its own.
+    // This thread is the reclaimer, in a call of its own.
     let guard = lease::enter(&core).unwrap();
-    let thief = guard.id;
+    let reclaimer = guard.id;
     let (at, (tell, told)) = (Arc::clone(&core), std::sync::mpsc::channel());
     let ends = std::thread::spawn(move || {
         let lane = lease::enter(&at).unwrap().id;
         // It has waited for somebody before.
-        crate::state::wait::held_up(&at, thief, std::time::Duration::ZERO);
-        at.lane(lane).intent.robbed.store(thief.into(), SeqCst);
+        crate::state::wait::held_up(&at, reclaimer, std::time::Duration::ZERO);
+        at.lane(lane).intent.reclaimer.store(reclaimer.into(), SeqCst);
         tell.send(lane).unwrap();
     });
     let lane = core.lane(told.recv().unwrap());
     std::thread::sleep(std::time::Duration::from_millis(200));
-    assert!(lane.intent.robbed.load(SeqCst) != 0, "the thread has not waited");
-    lane.intent.robbed.store(0, SeqCst);
+    assert!(lane.intent.reclaimer.load(SeqCst) != 0, "the thread has not waited");
+    lane.intent.reclaimer.store(0, SeqCst);
     ends.join().unwrap();
     drop(guard);
     assert_eq!(core.damage_found(), None);

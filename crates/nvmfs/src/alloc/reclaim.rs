@@ -1,21 +1,21 @@
 //! A call that finds no space takes free blocks and inode slots back from idle lanes.
 //!
-//! A lane's owner uses its own part without locked operations. So a thief first announces itself
-//! (`Intent::robbed`), and has the kernel execute a barrier in every running thread. Then it checks whether
-//! the owner is inside a call. The owner stores `inside` before it loads `robbed`, so one of the two sees the
-//! other (O1 of `lease`). An owner that finds a thief waits for it. A thief leaves a lane alone whose owner
+//! A lane's owner uses its own part without locked operations. So a reclaimer first announces itself
+//! (`Intent::reclaimer`), and has the kernel execute a barrier in every running thread. Then it checks whether
+//! the owner is inside a call. The owner stores `inside` before it loads `reclaimer`, so one of the two sees the
+//! other (O1 of `lease`). An owner that finds a reclaimer waits for it. A reclaimer leaves a lane alone whose owner
 //! is inside a call.
 //!
-//! Invariants  I1  a thread that settles or returns a lane announces that in `inside` too (`lease::keep_thieves_off`).
-//!             I2  a thief is inside a call of its own; a thief that is outside has died, and its word is void.
-//!             I3  the word names the thief's lane and the number of the robbery. So a later robbery by the same lane is not taken for
+//! Invariants  I1  a thread that settles or returns a lane announces that in `inside` too (`lease::exclude_reclaimers`).
+//!             I2  a reclaimer is inside a call of its own; a reclaimer that is outside has died, and its word is void.
+//!             I3  the word names the reclaimer's lane and the number of the reclaim. So a later reclaim by the same lane is not taken for
 //!                 one that was found to be over (`models::inside`).
 
 use crate::alloc::{itable, return_all};
 use crate::ids::LANES;
 use crate::state::core::Core;
 use crate::state::lane::{Lane, Own};
-use crate::state::lease::{LANE_BITS, LaneGuard, is_void, thief_lane};
+use crate::state::lease::{LANE_BITS, LaneGuard, is_void, reclaimer_lane};
 use heddle_arena::sync::barrier_everywhere;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 pub enum Found {
     /// Some was found, and is in the shared maps now.
     Some,
-    /// There is some, in lanes that are inside a call or that another thief empties: the caller can wait for
+    /// There is some, in lanes that are inside a call or that another reclaimer empties: the caller can wait for
     /// these lanes.
     Busy(Vec<u16>),
     /// There was none.
@@ -31,23 +31,25 @@ pub enum Found {
 }
 
 /// Returns the resources of idle lanes to the shared pools: blocks to the free map, slots to the chunks.
-pub fn take_back(core: &Core, guard: &mut LaneGuard<'_>) -> Found {
+pub fn reclaim(core: &Core, guard: &mut LaneGuard<'_>) -> Found {
     // Models of other parts do without it.
-    if cfg!(any(loom, shuttle)) { Found::Nothing } else { rob(core, guard) }
+    if cfg!(any(loom, shuttle)) { Found::Nothing } else { reclaim_from_lanes(core, guard) }
 }
 
-/// Implements [`take_back`].
-pub fn rob(core: &Core, guard: &mut LaneGuard<'_>) -> Found {
-    guard.own.thefts = guard.own.thefts.wrapping_add(1);
-    let me = guard.own.thefts << LANE_BITS | u64::from(guard.id);
+/// Implements [`reclaim`].
+pub fn reclaim_from_lanes(core: &Core, guard: &mut LaneGuard<'_>) -> Found {
+    guard.own.reclaims = guard.own.reclaims.wrapping_add(1);
+    let me = guard.own.reclaims << LANE_BITS | u64::from(guard.id);
     let used = (core.root().lanes_used.load(SeqCst) as u16).min(LANES);
     let may_hold = |lane: &u16| *lane != guard.id && core.lane(*lane).holds_any();
-    let (robbed, others): (Vec<u16>, Vec<u16>) =
+    let (announced, others): (Vec<u16>, Vec<u16>) =
         (1..=used).filter(may_hold).partition(|lane| announce(core, core.lane(*lane), me));
-    // Another thief empties those; the blocks that it returns to the map can be used by any lane.
-    let mut busy: Vec<u16> =
-        others.iter().map(|lane| to_wait_for(*lane, core.lane(*lane).intent.robbed.load(SeqCst))).collect();
-    if robbed.is_empty() {
+    // Another reclaimer empties those; the blocks that it returns to the map can be used by any lane.
+    let mut busy: Vec<u16> = others
+        .iter()
+        .map(|lane| to_wait_for(*lane, core.lane(*lane).intent.reclaimer.load(SeqCst)))
+        .collect();
+    if announced.is_empty() {
         return if busy.is_empty() { Found::Nothing } else { Found::Busy(busy) };
     }
     barrier_everywhere();
@@ -56,16 +58,16 @@ pub fn rob(core: &Core, guard: &mut LaneGuard<'_>) -> Found {
     // whichever lanes make them.
     core.region.fence();
     let mut any = false;
-    for number in robbed {
+    for number in announced {
         let lane = core.lane(number);
         if lane.intent.inside.load(SeqCst) == 0 {
-            // SAFETY: the owner is outside, and waits for this thief before it goes inside (see the module).
+            // SAFETY: the owner is outside, and waits for this reclaimer before it goes inside (see the module).
             any |= empty(core, lane, unsafe { lane.own() });
         } else if lane.held() > 0 {
             busy.push(number);
         }
         // ORDERING: Release, pairs with the Acquire in `begin`.
-        lane.intent.robbed.store(0, Release);
+        lane.intent.reclaimer.store(0, Release);
     }
     match any {
         true => Found::Some,
@@ -74,20 +76,20 @@ pub fn rob(core: &Core, guard: &mut LaneGuard<'_>) -> Found {
     }
 }
 
-/// Announces this thief to a lane. Returns false if another thief is active there.
+/// Announces this reclaimer to a lane. Returns false if another reclaimer is active there.
 fn announce(core: &Core, lane: &Lane, me: u64) -> bool {
-    let thief = lane.intent.robbed.load(SeqCst);
+    let reclaimer = lane.intent.reclaimer.load(SeqCst);
     // I2.
-    let void = thief == 0 || is_void(core, thief);
+    let void = reclaimer == 0 || is_void(core, reclaimer);
     // ORDERING: SeqCst, before the barrier behind which the owner's `inside` is loaded; Relaxed: another
-    // thief is active.
-    void && lane.intent.robbed.compare_exchange(thief, me, SeqCst, Relaxed).is_ok()
+    // reclaimer is active.
+    void && lane.intent.reclaimer.compare_exchange(reclaimer, me, SeqCst, Relaxed).is_ok()
 }
 
-/// The lane to wait for when another thief was active: the thief's; or, if it is done by now, the robbed lane
+/// The lane to wait for when another reclaimer was active: the reclaimer's; or, if it is done by now, the lane that they reclaim from
 /// itself, whose owner may be inside.
-fn to_wait_for(lane: u16, thief: u64) -> u16 {
-    thief_lane(thief).unwrap_or(lane)
+fn to_wait_for(lane: u16, reclaimer: u64) -> u16 {
+    reclaimer_lane(reclaimer).unwrap_or(lane)
 }
 
 /// Returns the resources of a lane that the caller controls to the shared pools. Returns true if there were
@@ -105,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thief_that_is_done_meanwhile_is_no_lane_to_wait_for() {
+    fn a_reclaimer_that_is_done_meanwhile_is_no_lane_to_wait_for() {
         assert_eq!(to_wait_for(7, 5 << LANE_BITS | 3), 3);
         assert_eq!(to_wait_for(7, 0), 7, "it gave what the lane held, or found the owner inside");
         assert_eq!(to_wait_for(7, u64::from(LANES) + 1), 7, "a number that somebody has scribbled");
