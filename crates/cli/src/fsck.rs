@@ -215,9 +215,9 @@ fn shown(issue: &Issue, repairable: bool) -> Shown {
         id: issue.code.to_string(),
         severity: entry.severity.name(),
         structure: entry.structure,
-        inode: issue.spot.ino.map(|i| i.0),
-        block: issue.spot.block.map(|b| b.0),
-        slot: issue.spot.slot,
+        inode: issue.location.ino.map(|i| i.0),
+        block: issue.location.block.map(|b| b.0),
+        slot: issue.location.slot,
         title: entry.title,
         detail: issue.what.clone(),
         repair: entry.repair,
@@ -249,7 +249,7 @@ fn findings(verdict: &Verdict) -> String {
             text += &format!("{}\n", line.trim_end());
         }
         before = Some(issue.code);
-        text += &format!("         {}: {}\n", issue.spot, issue.what);
+        text += &format!("         {}: {}\n", issue.location, issue.what);
     }
     text
 }

@@ -45,7 +45,7 @@ pub fn hex(uuid: [u8; 16]) -> String {
 }
 
 /// Refuses an image whose copy is mounted: what belongs to one of them could not be told from what belongs to the other.
-pub fn refuse_twin(image: &Path) -> Result<()> {
+pub fn refuse_mounted_copy(image: &Path) -> Result<()> {
     let Some(own) = Seen::of(image) else { return Ok(()) };
     // A stranger's mount shows what he likes: a device that is set off by being opened, a file that never answers, this image's uuid.
     for Mount { source, dir, .. } in heddle_fuse::heddle_mounts(None).into_iter().filter(Mount::is_believed) {

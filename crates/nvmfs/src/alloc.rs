@@ -8,7 +8,7 @@
 //!                 every store of the block's last use (D15).
 //!             I2  new data leaves as many blocks free as the reserve has. Overwrites and removals leave fewer (`Purpose`), and a change
 //!                 that frees at least as many blocks as it takes may take the last one. No removal of a name depends on it
-//!                 (`names::strike`): from every state a sequence of unlinks ends with an empty file system.
+//!                 (`names::in_place_removal`): from every state a sequence of unlinks ends with an empty file system.
 //!                 Only the number of free blocks matters, not their place. An overwrite that takes a block of the reserve frees one
 //!                 elsewhere, and new data may not have that one either. The reserve's place, the last blocks of the
 //!                 region, makes the count cheap: while all of them are free, no count of the others is needed.
@@ -26,14 +26,14 @@ use crate::ids::{BlockNo, Extent};
 use crate::planted::{Breach, block_refused, breaks_at_times};
 use crate::region::Region;
 use crate::state::free_map::FreeMap;
-use crate::state::lane::{MAGAZINE_BLOCKS, Own};
+use crate::state::lane::{LaneLocal, MAGAZINE_BLOCKS};
 use heddle_arena::watch;
 use heddle_pmem::BLOCK_BYTES;
 
 pub use crate::state::free_map::Purpose;
 
 /// Returns true if one more extent fits the limbo. A lane whose stock is limited keeps fewer extents there.
-fn limbo_has_room(map: FreeMap<'_>, own: &Own) -> bool {
+fn limbo_has_room(map: FreeMap<'_>, own: &LaneLocal) -> bool {
     let keep = map.keep_max();
     keep == MAGAZINE_BLOCKS || own.limbo.blocks() < 4 * keep as u64
 }
@@ -44,7 +44,12 @@ const LIMBO_EXTENT_MAX: u64 = 4;
 
 /// Takes one block. An empty magazine is refilled from the map first, so that most calls touch nothing
 /// shared.
-pub fn take_block(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Purpose) -> Option<BlockNo> {
+pub fn take_block(
+    map: FreeMap<'_>,
+    region: &Region,
+    own: &mut LaneLocal,
+    purpose: Purpose,
+) -> Option<BlockNo> {
     let block = take_one(map, region, own, purpose)?;
     watch::name(region.base_address() + block.pos().0 as usize, BLOCK_BYTES, DATA_BLOCK);
     Some(block)
@@ -53,7 +58,7 @@ pub fn take_block(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Pur
 /// Name in tools of a block that has no other name.
 const DATA_BLOCK: &str = "data block";
 
-fn take_one(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Purpose) -> Option<BlockNo> {
+fn take_one(map: FreeMap<'_>, region: &Region, own: &mut LaneLocal, purpose: Purpose) -> Option<BlockNo> {
     if block_refused() {
         return None;
     }
@@ -78,7 +83,7 @@ fn take_one(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Purpose) 
 pub fn take_blocks(
     map: FreeMap<'_>,
     region: &Region,
-    own: &mut Own,
+    own: &mut LaneLocal,
     count: u64,
     purpose: Purpose,
     out: &mut Vec<Extent>,
@@ -96,7 +101,7 @@ pub fn take_blocks(
 fn take_last(
     map: FreeMap<'_>,
     region: &Region,
-    own: &mut Own,
+    own: &mut LaneLocal,
     count: u64,
     purpose: Purpose,
     out: &mut Vec<Extent>,
@@ -125,14 +130,14 @@ fn expect_stores(region: &Region, extents: &[Extent]) {
 }
 
 /// Returns blocks that were taken for an operation that did not happen: no record and no index names them.
-pub fn untake(map: FreeMap<'_>, extents: &[Extent]) {
+pub fn return_unused(map: FreeMap<'_>, extents: &[Extent]) {
     for extent in extents {
         map.give(*extent);
     }
 }
 
 /// Frees blocks whose last record is durably superseded. They can be used again after the lane's next fence.
-pub fn free_later(map: FreeMap<'_>, region: &Region, own: &mut Own, extent: Extent) {
+pub fn free_later(map: FreeMap<'_>, region: &Region, own: &mut LaneLocal, extent: Extent) {
     if breaks_at_times(Breach::BlocksLost) {
         return;
     }
@@ -149,7 +154,7 @@ pub fn free_later(map: FreeMap<'_>, region: &Region, own: &mut Own, extent: Exte
 }
 
 /// Called after a fence: blocks freed before it may be used again.
-pub fn settle_limbo(map: FreeMap<'_>, own: &mut Own) {
+pub fn settle_limbo(map: FreeMap<'_>, own: &mut LaneLocal) {
     let keep = if map.scarce() { 0 } else { map.keep_max() };
     while let Some(extent) = own.limbo.pop() {
         let single = extent.count == 1 && map.may_be_kept(extent.block) && own.magazine.len() < keep;
@@ -160,7 +165,7 @@ pub fn settle_limbo(map: FreeMap<'_>, own: &mut Own) {
 }
 
 /// Returns all blocks that a lane holds to the map. The caller has fenced since the lane's last operation.
-pub fn return_all(map: FreeMap<'_>, own: &mut Own) {
+pub fn return_all(map: FreeMap<'_>, own: &mut LaneLocal) {
     settle_limbo(map, own);
     while let Some(block) = own.magazine.pop() {
         map.give(Extent { block, count: 1 });

@@ -41,7 +41,7 @@ pub fn pin(fs: &NvmFs, handle: &Handle) -> Result<Pin> {
 pub fn unpin(fs: &NvmFs, handle: &Handle, pin: Pin) -> Result<bool> {
     let mut guard = lease::enter(&fs.core)?;
     let inode = fs.core.inode(handle.ino)?;
-    let there = !inode.vi.pins.now().over(pin.0);
+    let there = !inode.volatile.pins.now().over(pin.0);
     if there {
         deferred::unpin(&fs.core, &mut guard, inode, pin.0);
     }

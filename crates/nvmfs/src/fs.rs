@@ -8,9 +8,9 @@ mod xattrs;
 
 use crate::file::deferred::patiently;
 use crate::file::heddle::At;
-use crate::file::place::Span;
+use crate::file::new_blocks::Span;
 use crate::file::resize::NewState;
-use crate::file::{heddle, paper, pieces, range, resize};
+use crate::file::{heddle, page_by_page, paper, range, resize};
 use crate::format::layout::TARGET_BYTES;
 use crate::ids::PageNo;
 use crate::lane_counters::Kind;
@@ -55,7 +55,7 @@ impl NvmFs {
 
     fn open_inode(&self, handle: &Handle) -> Result<InodeRef<'_>> {
         let inode = self.core.slot(handle.ino).ok_or(Error::BadHandle)?;
-        if inode.vi.generation() == handle.token { Ok(inode) } else { Err(Error::Stale) }
+        if inode.volatile.generation() == handle.token { Ok(inode) } else { Err(Error::Stale) }
     }
 
     fn readable(&self, handle: &Handle) -> Result<InodeRef<'_>> {
@@ -76,7 +76,7 @@ impl NvmFs {
 
     /// `look`: the caller asks for the times.
     fn attr_if(&self, inode: InodeRef<'_>, look: bool) -> Result<Attr> {
-        let mut attr = inode.vi.attr(inode.ino, look).ok_or(Error::Stale)?;
+        let mut attr = inode.volatile.attr(inode.ino, look).ok_or(Error::Stale)?;
         if attr.kind == FileKind::Directory {
             attr.size_bytes = 4096;
         }
@@ -94,7 +94,7 @@ impl NvmFs {
     /// Counts a handle of a living inode. Returns the handle's token.
     #[inline]
     fn count_handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<u64> {
-        let generation = inode.vi.generation();
+        let generation = inode.volatile.generation();
         let _opening = paper::opening(&self.core, inode);
         life::open(&self.core, guard, inode, generation)?;
         Ok(generation)
@@ -108,15 +108,15 @@ impl NvmFs {
     /// Truncates to zero, for `O_TRUNC`.
     #[cold]
     fn cut_to_nothing(&self, cred: &Cred, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<()> {
-        let _eof = inode.vi.eof.lock();
-        let perm = inode.vi.kind_perm().map(|(_, perm)| without_set_ids(perm)).filter(|_| !cred.is_root());
+        let _eof = inode.volatile.eof.lock();
+        let perm = inode.volatile.kind_perm().map(|(_, p)| without_set_ids(p)).filter(|_| !cred.is_root());
         let new = NewState { size: Some(0), perm, ..NewState::default() };
         resize::set_state(&self.core, guard, inode, &new)
     }
 
     /// The word that tells whether the kernel caches pages of this file; the handle must stay open meanwhile.
     pub fn kernel_pages(&self, handle: &Handle) -> Option<KernelPages<'_>> {
-        self.open_inode(handle).ok().map(|inode| inode.vi.kernel_pages())
+        self.open_inode(handle).ok().map(|inode| inode.volatile.kernel_pages())
     }
 
     /// Closes a handle that no caller received. Without a lane (more threads than lanes) it stays counted, as
@@ -142,7 +142,7 @@ impl NvmFs {
             return Err(Error::InvalidArgument("a write of more than 2 GiB"));
         }
         if buf.is_empty() {
-            return Ok((if let At::Offset(offset) = at { offset } else { inode.vi.size() }, 0));
+            return Ok((if let At::Offset(offset) = at { offset } else { inode.volatile.size() }, 0));
         }
         let mut guard = enter_for(&self.core, Kind::Write)?;
         // Not returned as it is: a value stored in parts and loaded whole waits for the stores to media.
@@ -188,7 +188,7 @@ impl NvmFs {
             clean::after_call(&self.core, guard);
             done
         };
-        Ok((offset, pieces::write(&self.core, guard, inode, offset, buf, page)?))
+        Ok((offset, page_by_page::write(&self.core, guard, inode, offset, buf, page)?))
     }
 }
 
@@ -239,8 +239,8 @@ impl FileSystem for NvmFs {
 
     fn parent(&self, dir: Ino) -> Result<Ino> {
         let inode = self.core.inode(dir)?;
-        match inode.vi.kind_perm() {
-            Some((FileKind::Directory, _)) => Ok(Ino(inode.vi.parent.load(SeqCst))),
+        match inode.volatile.kind_perm() {
+            Some((FileKind::Directory, _)) => Ok(Ino(inode.volatile.parent.load(SeqCst))),
             _ => Err(Error::NotDirectory),
         }
     }
@@ -297,7 +297,7 @@ impl FileSystem for NvmFs {
         });
         clean::after_call(&self.core, &mut guard);
         let inode = made?;
-        let handle = Handle { ino: inode.ino, flags, token: inode.vi.generation() };
+        let handle = Handle { ino: inode.ino, flags, token: inode.volatile.generation() };
         Ok((self.attr(inode)?, handle))
     }
 
@@ -326,7 +326,7 @@ impl FileSystem for NvmFs {
             }
         };
         // From here on only the handle keeps it alive.
-        inode.vi.nlink.store(0, SeqCst);
+        inode.volatile.nlink.store(0, SeqCst);
         // The settler of this lane now frees it only through its handle: it may get a name.
         guard.lane.intent.bears(0);
         Ok((self.attr(inode)?, handle))
@@ -363,12 +363,12 @@ impl FileSystem for NvmFs {
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         let inode = self.core.inode(ino)?;
-        match inode.vi.kind_perm() {
+        match inode.volatile.kind_perm() {
             Some((FileKind::Symlink, _)) => {}
             _ => return Err(Error::InvalidArgument("not a symbolic link")),
         }
         // An attached process can scribble over the size.
-        let mut target = vec![0; inode.vi.size().min(TARGET_BYTES.end) as usize];
+        let mut target = vec![0; inode.volatile.size().min(TARGET_BYTES.end) as usize];
         let mut guard = enter_for(&self.core, Kind::Read)?;
         let n = self.get(&mut guard, inode, 0, &mut target)?;
         target.truncate(n);
@@ -380,7 +380,7 @@ impl FileSystem for NvmFs {
         let inode = self.core.inode(ino)?;
         let mut guard = enter_for(&self.core, Kind::Create)?;
         // A file that never had a name must not die between two loads of its count.
-        let held = match inode.vi.linkable() {
+        let held = match inode.volatile.linkable() {
             true => Some(self.handle(&mut guard, inode, OpenFlags::default())?),
             false => None,
         };
@@ -430,7 +430,7 @@ impl FileSystem for NvmFs {
 
     fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
         let inode = self.core.inode(ino)?;
-        let (kind, _) = inode.vi.kind_perm().ok_or(Error::Stale)?;
+        let (kind, _) = inode.volatile.kind_perm().ok_or(Error::Stale)?;
         match kind {
             FileKind::Regular => {}
             FileKind::Directory if flags.write || flags.truncate => return Err(Error::IsDirectory),
@@ -509,7 +509,7 @@ impl FileSystem for NvmFs {
 
     fn note_kernel_pages(&self, handle: &Handle, keeps: bool) {
         if let Ok(inode) = self.open_inode(handle) {
-            inode.vi.count_kernel_pages(keeps);
+            inode.volatile.count_kernel_pages(keeps);
         }
     }
 
@@ -518,7 +518,7 @@ impl FileSystem for NvmFs {
             return Ok(());
         }
         let inode = self.changeable(handle)?;
-        let span = Span { start: offset, end: inode.vi.size().min(offset.saturating_add(len_bytes)) };
+        let span = Span { start: offset, end: inode.volatile.size().min(offset.saturating_add(len_bytes)) };
         if span.start >= span.end
             || range::holes(&self.core, inode, span.first(), span.page_end()) == 0
             || self.core.free_map().has_plenty()
@@ -552,7 +552,7 @@ impl FileSystem for NvmFs {
 
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64> {
         let inode = self.open_inode(handle)?;
-        if inode.vi.is_directory() {
+        if inode.volatile.is_directory() {
             return Err(Error::IsDirectory);
         }
         if PageNo::of(offset) >= PageNo::END {
@@ -564,7 +564,7 @@ impl FileSystem for NvmFs {
     fn readdir(&self, handle: &Handle, from: Cookie, listing: &mut Listing) -> Result<()> {
         let _counted = counted(&self.core, Kind::List);
         let dir = self.open_inode(handle)?;
-        if !matches!(dir.vi.kind_perm(), Some((FileKind::Directory, _))) {
+        if !matches!(dir.volatile.kind_perm(), Some((FileKind::Directory, _))) {
             return Err(Error::NotDirectory);
         }
         table::list(&self.core, dir, from.0, listing)
@@ -582,7 +582,7 @@ impl NvmFs {
         let mut guard = enter_for(&self.core, Kind::Change)?;
         let held = self.handle(&mut guard, inode, OpenFlags::default())?;
         let done = patiently(&self.core, &mut guard, |guard| {
-            let _eof = inode.vi.eof.lock();
+            let _eof = inode.volatile.eof.lock();
             work(guard)
         });
         clean::after_call(&self.core, &mut guard);

@@ -4,7 +4,7 @@ use crate::alloc::itable;
 use crate::clock;
 use crate::format::inode::{CHUNK_INODES, InodeBase};
 use crate::format::layout::{Layout, REGION_BYTES_MIN, inode_pos};
-use crate::format::pointer::{self, Place};
+use crate::format::pointer::{self, PointerLocation};
 use crate::format::superblock::{
     Copies, FoundSuperblock, MAGIC, MOUNTS_MAX, SUPERBLOCK_BYTES, Superblock, VERSION,
 };
@@ -261,7 +261,7 @@ pub fn format(region: &Region, variant: Variant) -> Result<()> {
         crtime: now,
     };
     region.nt_line(inode_pos(layout.data, Ino::ROOT.0), &root.encode(seed));
-    let chunk = pointer::encode(seed, itable::DIRECTORY, Place::InodeChunk(0), layout.data);
+    let chunk = pointer::encode(seed, itable::DIRECTORY, PointerLocation::InodeChunk(0), layout.data);
     region.store_u64(layout.chunk_pointer(0), chunk);
     // PERSIST: the file system is durable before the superblocks that describe it.
     region.fence();
@@ -564,8 +564,8 @@ impl Volume {
         let core = &self.fs.core;
         let chunks = core.root().chunk_count.load(SeqCst).min(core.layout.chunks_max);
         let living =
-            (1..chunks * CHUNK_INODES).filter_map(|ino| core.slot(Ino(ino))).filter(|i| i.vi.lives());
-        living.filter(|inode| inode.vi.nlink.load(SeqCst) == 0)
+            (1..chunks * CHUNK_INODES).filter_map(|ino| core.slot(Ino(ino))).filter(|i| i.volatile.lives());
+        living.filter(|inode| inode.volatile.nlink.load(SeqCst) == 0)
     }
 
     /// Frees them: a cleanly unmounted image has none, and fsck would take one for a lost file. Returns false

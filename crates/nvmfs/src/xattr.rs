@@ -20,7 +20,7 @@ use crate::ids::{BlockNo, Extent};
 use crate::planted::{Breach, breaks};
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::{InodeRef, List, Mode};
-use crate::state::lane::Own;
+use crate::state::lane::LaneLocal;
 use crate::state::lease::LaneGuard;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::atomic::fence;
@@ -74,7 +74,7 @@ pub fn scribble(core: &Core, inode: InodeRef<'_>) {
 
 fn attached<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c Attached> {
     // ORDERING: Acquire, pairs with the Release in `publish`.
-    core.arena.try_get(Ptr::from_raw(inode.vi.xattrs().load(Acquire)))
+    core.arena.try_get(Ptr::from_raw(inode.volatile.xattrs().load(Acquire)))
 }
 
 /// Runs `f` until no change interfered, `TRIES` times at most (O1).
@@ -107,7 +107,7 @@ pub fn of(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
     match lately {
         Some(Some(xattrs)) => Ok(xattrs),
         // ORDERING: Acquire, as in `attached`.
-        _ if inode.vi.xattrs().load(Acquire) == 0 => Ok(Xattrs::default()),
+        _ if inode.volatile.xattrs().load(Acquire) == 0 => Ok(Xattrs::default()),
         // Damaged, or changed all the time.
         _ => of_patiently(core, inode),
     }
@@ -119,11 +119,11 @@ pub fn of(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
 fn of_patiently(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
     let began = Instant::now();
     loop {
-        inode.vi.eof.wait_until_free(core);
+        inode.volatile.eof.wait_until_free(core);
         match settled(core, inode, |set| read_set(core, inode, set)) {
             Some(Some(xattrs)) => return Ok(xattrs),
             // ORDERING: Acquire, as in `attached`.
-            _ if inode.vi.xattrs().load(Acquire) == 0 => return Ok(Xattrs::default()),
+            _ if inode.volatile.xattrs().load(Acquire) == 0 => return Ok(Xattrs::default()),
             None if began.elapsed() < CHANGED_MAX => std::thread::yield_now(),
             _ => {
                 return Err(core.damage(format!("inode {}: the blob of its attributes", inode.ino.0)));
@@ -153,7 +153,7 @@ fn read_set(core: &Core, inode: InodeRef<'_>, set: &Attached) -> Option<Xattrs> 
 
 /// One of the access lists.
 pub fn list(core: &Core, inode: InodeRef<'_>, which: List) -> Option<Acl> {
-    if !inode.vi.has_list(which) {
+    if !inode.volatile.has_list(which) {
         return None;
     }
     let words = settled(core, inode, |set| {
@@ -184,7 +184,7 @@ fn name_of(which: List) -> XattrName<'static> {
 /// Checks that the caller may do `want` to an inode: by its mode, and by its access list if it has one.
 #[inline]
 pub fn check(core: &Core, inode: InodeRef<'_>, cred: &Cred, want: Permission) -> Result<()> {
-    check_mode(core, inode, inode.vi.mode(), cred, want)
+    check_mode(core, inode, inode.volatile.mode(), cred, want)
 }
 
 /// As [`check`], for a caller that has loaded the mode.
@@ -194,7 +194,7 @@ pub fn check_mode(core: &Core, inode: InodeRef<'_>, mode: Mode, cred: &Cred, wan
     if breaks(Breach::ModesUnasked) {
         return Ok(());
     }
-    let (uid, gid) = inode.vi.owner();
+    let (uid, gid) = inode.volatile.owner();
     if mode.has_list(List::Access) {
         return check_list(core, inode, mode, cred, want);
     }
@@ -204,7 +204,7 @@ pub fn check_mode(core: &Core, inode: InodeRef<'_>, mode: Mode, cred: &Cred, wan
 #[inline(never)]
 fn check_list(core: &Core, inode: InodeRef<'_>, mode: Mode, cred: &Cred, want: Permission) -> Result<()> {
     let (kind, perm) = mode.kind_perm().ok_or(Error::Stale)?;
-    cred.check_acl(kind, perm, inode.vi.owner(), list(core, inode, List::Access).as_ref(), want)
+    cred.check_acl(kind, perm, inode.volatile.owner(), list(core, inode, List::Access).as_ref(), want)
 }
 
 /// Generation of the last attributes record; `None` if there was none.
@@ -216,7 +216,7 @@ pub fn generation(core: &Core, inode: InodeRef<'_>) -> Option<u64> {
 /// A record of the present set at a new generation; `None` without a set. The caller holds the EOF latch.
 pub fn again(core: &Core, inode: InodeRef<'_>, generation: u64) -> Option<Record> {
     let set = attached(core, inode)?;
-    Some(Record::Xattrs { blob: blob_of(set), generation, mtime: inode.vi.times()[1] })
+    Some(Record::Xattrs { blob: blob_of(set), generation, mtime: inode.volatile.times()[1] })
 }
 
 /// Called when that record is durable: earlier records are dead.
@@ -267,7 +267,7 @@ pub fn prepare(
 
 type InMemory = (Ptr<Attached>, [Option<(Ptr<AtomicU64>, u64)>; 2]);
 
-fn in_memory(core: &Core, own: &mut Own, inode: InodeRef<'_>, xattrs: &Xattrs) -> Result<InMemory> {
+fn in_memory(core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>, xattrs: &Xattrs) -> Result<InMemory> {
     let mut lists = [None, None];
     let made = (|| {
         for which in [List::Access, List::Default] {
@@ -280,7 +280,7 @@ fn in_memory(core: &Core, own: &mut Own, inode: InodeRef<'_>, xattrs: &Xattrs) -
             }
         }
         // ORDERING: Acquire, as in `attached`.
-        match inode.vi.xattrs().load(Acquire) {
+        match inode.volatile.xattrs().load(Acquire) {
             // SAFETY: `own` is this thread's.
             0 => unsafe { own.heap.alloc_zeroed::<Attached>(&core.arena, 1) }.map_err(no_memory),
             at => Ok(Ptr::from_raw(at)),
@@ -295,7 +295,7 @@ fn in_memory(core: &Core, own: &mut Own, inode: InodeRef<'_>, xattrs: &Xattrs) -
     }
 }
 
-fn free_lists(core: &Core, own: &mut Own, lists: [Option<(Ptr<AtomicU64>, u64)>; 2]) {
+fn free_lists(core: &Core, own: &mut LaneLocal, lists: [Option<(Ptr<AtomicU64>, u64)>; 2]) {
     for (at, len) in lists.into_iter().flatten() {
         // SAFETY: `own` is this thread's; only readers that validate afterwards still reach the words (I2).
         unsafe { own.heap.free(&core.arena, at, len as usize) };
@@ -309,18 +309,18 @@ impl Prepared {
     }
 
     /// Frees everything, because the record was not written.
-    pub fn give_up(self, core: &Core, own: &mut Own, inode: InodeRef<'_>) {
+    pub fn give_up(self, core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>) {
         self.blob.give_up(core);
         free_lists(core, own, self.lists);
         // ORDERING: Acquire, as in `attached`.
-        if inode.vi.xattrs().load(Acquire) == 0 {
+        if inode.volatile.xattrs().load(Acquire) == 0 {
             // SAFETY: `own` is this thread's; the set was never linked.
             unsafe { own.heap.free(&core.arena, self.set, 1) };
         }
     }
 
     /// Links the set, because its record is durable. The caller holds the EOF latch.
-    pub fn publish(self, core: &Core, own: &mut Own, inode: InodeRef<'_>, generation: u64) {
+    pub fn publish(self, core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>, generation: u64) {
         let old = blocks(core, inode);
         link(core, own, inode, (self.set, self.lists), self.blob.first(), generation);
         for extent in old {
@@ -332,7 +332,7 @@ impl Prepared {
 /// Makes a set the inode's present one (O1).
 fn link(
     core: &Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     inode: InodeRef<'_>,
     (at, lists): InMemory,
     blob: Option<BlockNo>,
@@ -340,10 +340,10 @@ fn link(
 ) {
     let set = core.arena.get(at);
     // ORDERING: Acquire, as in `attached`.
-    let fresh = inode.vi.xattrs().load(Acquire) == 0;
+    let fresh = inode.volatile.xattrs().load(Acquire) == 0;
     // No two sets share a value of `seq`, though they may share memory. ORDERING: Relaxed, changed only under
     // the latch.
-    let seq = if fresh { inode.vi.generation() << 20 } else { set.seq.load(Relaxed) };
+    let seq = if fresh { inode.volatile.generation() << 20 } else { set.seq.load(Relaxed) };
     // A thread died here: it is unknown which words the lists have. They are leaked.
     let torn = !seq.is_multiple_of(2);
     if breaks(Breach::AttributesBlink) {
@@ -368,9 +368,9 @@ fn link(
     // ORDERING: Release, O1.
     set.seq.store((seq | 1).wrapping_add(1), Release);
     // ORDERING: Release, pairs with the Acquire in `attached`.
-    inode.vi.xattrs().store(at.raw(), Release);
+    inode.volatile.xattrs().store(at.raw(), Release);
     for which in [List::Access, List::Default] {
-        inode.vi.set_has_list(which, lists[which as usize].is_some());
+        inode.volatile.set_has_list(which, lists[which as usize].is_some());
     }
     // ORDERING: Relaxed, read by cleaning, and under the latch.
     set.generation.store(generation, Relaxed);
@@ -384,7 +384,7 @@ fn link(
 /// [`Error::Corrupt`], [`Error::NoMemory`].
 pub fn roll_forward(
     core: &Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     inode: InodeRef<'_>,
     generation: u64,
     first: Option<BlockNo>,
@@ -409,7 +409,7 @@ pub fn roll_forward(
 /// [`Error::Corrupt`], [`Error::NoMemory`].
 pub fn recover(
     core: &Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     inode: InodeRef<'_>,
     generation: u64,
     first: Option<BlockNo>,
@@ -432,9 +432,9 @@ pub fn recover(
 }
 
 /// Frees the memory of a dying inode; the caller frees its blocks.
-pub fn forget(core: &Core, own: &mut Own, inode: InodeRef<'_>) {
+pub fn forget(core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>) {
     // ORDERING: Acquire, only this caller uses the inode.
-    let at = Ptr::<Attached>::from_raw(inode.vi.xattrs().swap(0, Acquire));
+    let at = Ptr::<Attached>::from_raw(inode.volatile.xattrs().swap(0, Acquire));
     let Some(set) = core.arena.try_get(at) else { return };
     let lists = [List::Access, List::Default].map(|which| {
         // ORDERING: Relaxed, as above.

@@ -13,7 +13,7 @@ use super::report::{Report, Thing, What};
 /// A type's lines, in order; a line beyond them has the last name.
 const TYPES: &[(&str, &[&str])] = &[
     (
-        "VInode",
+        "VolatileInode",
         &[
             "inode: who it is (line 0)",
             "directory: bucket",

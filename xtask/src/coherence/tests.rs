@@ -7,10 +7,10 @@ use super::{Line, Run, bars, chart, json_of, names, plugin_api};
 
 const REPORT: &str = "heddle-coherence 1
 ops\t1000
-thing\t500\t1\theddle_nvmfs::state::inode::VInode\tcrates/nvmfs/src/alloc/itable.rs\t104\t320\t4
+thing\t500\t1\theddle_nvmfs::state::inode::VolatileInode\tcrates/nvmfs/src/alloc/itable.rs\t104\t320\t4
 by\t400\t4096\t8192
 by\t100\t4096\t12288
-thing\t20\t3\theddle_nvmfs::state::inode::VInode\tcrates/nvmfs/src/alloc/itable.rs\t104\t320\t2
+thing\t20\t3\theddle_nvmfs::state::inode::VolatileInode\tcrates/nvmfs/src/alloc/itable.rs\t104\t320\t2
 thing\t7\t7\tcore::sync::atomic::AtomicU64\tcrates/nvmfs/src/state/free_map.rs\t38\t8\t0
 thing\t5\t5\tlog page\tcrates/nvmfs/src/log/chain/append.rs\t74\t4096\t9
 address\t3\t1099511627776
@@ -77,14 +77,14 @@ fn a_report_that_is_none_is_refused() {
 #[test]
 fn code_is_told_by_the_two_innermost_functions_of_this_workspace() {
     let text = "0x0000000000001000\ncore::sync::atomic::atomic_load\n/rustc/1/library/atomic.rs:9\n\
-                heddle_nvmfs::state::inode::VInode::size\n/x/crates/nvmfs/src/state/inode.rs:269\n\
+                heddle_nvmfs::state::inode::VolatileInode::size\n/x/crates/nvmfs/src/state/inode.rs:269\n\
                 heddle_nvmfs::file::heddle::write::{{closure}}\n/x/crates/nvmfs/src/file/heddle.rs:60 (discriminator 2)\n\
                 heddle_nvmfs::fs::write\n/x/crates/nvmfs/src/fs.rs:1\n\
                 0x0000000000002000\n??\n??:0\n";
     let found = parse_functions(text);
     assert_eq!(
         found[&0x1000],
-        "VInode::size (nvmfs/src/state/inode.rs:269) < heddle::write (nvmfs/src/file/heddle.rs:60)"
+        "VolatileInode::size (nvmfs/src/state/inode.rs:269) < heddle::write (nvmfs/src/file/heddle.rs:60)"
     );
     assert_eq!(found[&0x2000], "??");
 }

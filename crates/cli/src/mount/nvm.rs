@@ -184,7 +184,7 @@ fn map(args: &Args, options: &Options) -> Result<Region, heddle_pmem::Error> {
 /// Brings it into order.
 fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
     // Asked with the image held: what is mounted elsewhere now is another one.
-    heddle_console::image::refuse_twin(&args.image)?;
+    heddle_console::image::refuse_mounted_copy(&args.image)?;
     let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
     options.refuse_what_is_not_for(&args.image, options.variant.unwrap_or(System::Nvm(found.variant)))?;
     let plain = heddle_nvmfs::MountOptions::default();

@@ -7,7 +7,7 @@ use heddle_nvmfs::format::inode::{
 };
 use heddle_nvmfs::format::layout::{Layout, inode_pos};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
-use heddle_nvmfs::format::pointer::{self, Place, Target};
+use heddle_nvmfs::format::pointer::{self, PointerLocation, Target};
 use heddle_nvmfs::format::record::{Blocks, Found, Record, parse};
 use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
 use heddle_nvmfs::ids::{BlockNo, InodeId};
@@ -26,7 +26,7 @@ pub enum Site {
     /// First line of an inode's slot.
     Inode(Pos, Ino),
     /// A pointer, set or not.
-    Pointer(Pos, InodeId, Place),
+    Pointer(Pos, InodeId, PointerLocation),
     /// A tail.
     Tail(Pos, InodeId),
     /// Header of a log page.
@@ -64,7 +64,7 @@ impl Sites {
         let mut sites = Sites { seed: superblock.seed(), layout, all: Vec::new(), pages: HashSet::new() };
         sites.all.extend([Site::Superblock(BlockNo(0)), Site::Superblock(layout.last())]);
         for n in 0..layout.chunks_max {
-            let (pos, place) = (layout.chunk_pointer(n), Place::InodeChunk(n));
+            let (pos, place) = (layout.chunk_pointer(n), PointerLocation::InodeChunk(n));
             sites.all.push(Site::Pointer(pos, DIRECTORY, place));
             let Target::At(block) = pointer::decode(sites.seed, DIRECTORY, place, region.load_u64(pos))
             else {
@@ -83,14 +83,14 @@ impl Sites {
         self.all.push(Site::Inode(pos, ino));
         let word = |n: u64| pos.plus(64 + 8 * n);
         for n in 0..HEADS_INLINE {
-            let (at, place) = (word(u64::from(n)), Place::Head(n));
+            let (at, place) = (word(u64::from(n)), PointerLocation::Head(n));
             self.all.push(Site::Pointer(at, base.id, place));
             match pointer::decode(self.seed, base.id, place, region.load_u64(at)) {
                 Target::At(block) => self.add_chain(region, base.id, block),
                 _ => break,
             }
         }
-        self.all.push(Site::Pointer(word(HEAD_BLOCK_WORD), base.id, Place::HeadBlock));
+        self.all.push(Site::Pointer(word(HEAD_BLOCK_WORD), base.id, PointerLocation::HeadBlock));
         self.all.push(Site::Tail(word(TAIL_WORD), base.id));
     }
 
@@ -98,7 +98,7 @@ impl Sites {
         let mut next = Some(first);
         while let Some(block) = next.filter(|block| self.pages.insert(*block)) {
             self.all.push(Site::Page(block));
-            self.all.push(Site::Pointer(next_pos(block), owner, Place::Next(block)));
+            self.all.push(Site::Pointer(next_pos(block), owner, PointerLocation::Next(block)));
             let Some(header) = PageHeader::decode(self.seed, &region.line(block.pos())) else { return };
             let seed = header.record_seed(self.seed);
             let mut slot = 1;
@@ -118,12 +118,15 @@ impl Sites {
                     Found::Torn | Found::Damaged => slot += 1,
                 }
             }
-            next =
-                match pointer::decode(self.seed, owner, Place::Next(block), region.load_u64(next_pos(block)))
-                {
-                    Target::At(block) => Some(block),
-                    _ => None,
-                };
+            next = match pointer::decode(
+                self.seed,
+                owner,
+                PointerLocation::Next(block),
+                region.load_u64(next_pos(block)),
+            ) {
+                Target::At(block) => Some(block),
+                _ => None,
+            };
         }
     }
 

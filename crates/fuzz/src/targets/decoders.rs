@@ -9,7 +9,7 @@ use heddle_nvmfs::format::blob::{
 use heddle_nvmfs::format::extent_list;
 use heddle_nvmfs::format::inode::{FoundInode, InodeBase};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS};
-use heddle_nvmfs::format::pointer::{self, Place, Target as To};
+use heddle_nvmfs::format::pointer::{self, PointerLocation, Target as To};
 use heddle_nvmfs::format::record::{Found, Record, is_later_line, parse, write_in};
 use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
 use heddle_nvmfs::format::word::{Line, MARK};
@@ -89,7 +89,7 @@ impl Target for Decoders {
             _ => {
                 let mut head = [0; SUPERBLOCK_BYTES];
                 head.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-                let pointed = pointer::decode(SEED, HOME, Place::Tail, word(0)) == To::None;
+                let pointed = pointer::decode(SEED, HOME, PointerLocation::Tail, word(0)) == To::None;
                 match Superblock::decode(&head) {
                     FoundSuperblock::Whole(_) => 4,
                     _ => u64::from(pointed),

@@ -133,7 +133,7 @@ fn examine(region: &Region, hasher: &mut DefaultHasher) -> Result<Verdict, Strin
 fn list(verdict: &Verdict) -> String {
     let line = |(issue, mended): &(Issue, bool)| {
         let sign = if *mended { '+' } else { ' ' };
-        format!("\n  {sign}{} {}: {}", issue.code, issue.spot, issue.what)
+        format!("\n  {sign}{} {}: {}", issue.code, issue.location, issue.what)
     };
     verdict.issues.iter().map(line).collect()
 }

@@ -1,10 +1,10 @@
 //! Blobs in the region: chains of blocks, written before the record that names them.
 
-use crate::alloc::{Purpose, take_blocks, untake};
+use crate::alloc::{Purpose, return_unused, take_blocks};
 use crate::format::blob::{Kind, WORDS_A_BLOCK, decode, encode};
 use crate::ids::{BlockNo, Extent, InodeId, block_at};
 use crate::state::core::Core;
-use crate::state::lane::Own;
+use crate::state::lane::LaneLocal;
 use heddle_vfs::{Error, Result};
 
 /// A blob that no durable record names yet.
@@ -24,14 +24,14 @@ impl Fresh {
         // PERSIST: D15: this lane's stores into them come before another lane's. No check sees it: simulated
         // memory orders two stores to one word, whichever lanes make them.
         core.region.fence();
-        untake(core.free_map(), &self.extents);
+        return_unused(core.free_map(), &self.extents);
     }
 }
 
 /// Writes a blob, without a fence.
 pub fn write_unfenced(
     core: &Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     owner: InodeId,
     kind: Kind,
     words: &[u64],

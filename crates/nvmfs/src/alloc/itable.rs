@@ -15,15 +15,15 @@
 //!                 the zero can never overwrite a pointer to the next chunk of this number.
 //! Source      per-CPU inode tables: NOVA (SRL paper I); allocating chunks on demand and handing them out are ours.
 
-use crate::alloc::{Purpose, take_block, take_blocks, untake};
+use crate::alloc::{Purpose, return_unused, take_block, take_blocks};
 use crate::format::inode::CHUNK_INODES;
 use crate::format::layout::chunk_of;
-use crate::format::pointer::{self, Place};
+use crate::format::pointer::{self, PointerLocation};
 use crate::ids::{BlockNo, Extent, InodeId};
 use crate::planted::{Bug, Met, flushed_unless, met, planted};
 use crate::state::core::{Core, no_memory};
-use crate::state::inode::VInode;
-use crate::state::lane::Own;
+use crate::state::inode::VolatileInode;
+use crate::state::lane::LaneLocal;
 use crate::state::lane::slots::{ALL_FREE, CHUNKS_HELD, ENDED, HeldChunk};
 use crate::state::lease::LaneGuard;
 use heddle_arena::watch;
@@ -60,7 +60,7 @@ fn held_max(core: &Core) -> usize {
 }
 
 /// Adds a chunk to those that the lane holds, with its free slots and with `more`, which the caller has.
-fn hold(core: &Core, own: &mut Own, chunk: u64, more: u64) {
+fn hold(core: &Core, own: &mut LaneLocal, chunk: u64, more: u64) {
     let at = own.slots.place(chunk, held_max(core));
     let held = &mut own.slots.chunks[at];
     if held.number != chunk + 1 {
@@ -118,7 +118,7 @@ fn take_slot(core: &Core, guard: &mut LaneGuard<'_>) -> Result<Ino> {
 }
 
 /// Returns a free slot of a chunk that no lane holds.
-fn search(core: &Core, own: &mut Own, chunks: u64) -> Option<Ino> {
+fn search(core: &Core, own: &mut LaneLocal, chunks: u64) -> Option<Ino> {
     let count = chunk_count(core);
     for i in 0..count.min(chunks) {
         let n = (own.chunk_cursor + i) % count;
@@ -164,10 +164,10 @@ fn make_chunks_of(core: &Core, guard: &mut LaneGuard<'_>, extents: &[Extent]) ->
     for (block, made) in blocks().zip(&mut made) {
         *made = new_number(core).map(|n| (n, block));
         let Some((n, _)) = *made else {
-            untake(core.free_map(), &[Extent { block, count: 1 }]);
+            return_unused(core.free_map(), &[Extent { block, count: 1 }]);
             continue;
         };
-        let link = pointer::encode(core.seed, DIRECTORY, Place::InodeChunk(n), block);
+        let link = pointer::encode(core.seed, DIRECTORY, PointerLocation::InodeChunk(n), block);
         flushed_unless(Bug::ChunkPointerNotFlushed, || {
             core.region.store_u64(core.layout.chunk_pointer(n), link)
         });
@@ -226,7 +226,7 @@ pub fn add_chunk(core: &Core, n: u64, block: BlockNo) -> Result<()> {
     let chunk = &core.chunks()[n as usize];
     // ORDERING: Acquire, pairs with the Release below.
     if chunk.inodes.load(Acquire).is_null() {
-        let inodes = core.arena.alloc_zeroed::<VInode>(CHUNK_INODES as usize).map_err(no_memory)?;
+        let inodes = core.arena.alloc_zeroed::<VolatileInode>(CHUNK_INODES as usize).map_err(no_memory)?;
         // ORDERING: Release, pairs with the Acquire loads in `core`.
         chunk.inodes.store(inodes, Release);
     }
@@ -245,7 +245,7 @@ pub fn set_chunk_count(core: &Core, count: u64) {
 
 /// Frees the blocks of all chunks without inodes, except those of which other lanes hold slots (I3, C1).
 /// Returns false if there were none. If the caller dies here, the blocks are free at the next mount.
-pub fn give_chunks_back(core: &Core, own: &mut Own) -> bool {
+pub fn give_chunks_back(core: &Core, own: &mut LaneLocal) -> bool {
     // PERSIST: I1: zeroed slots of inodes that this lane has freed come before their reuse by another lane.
     // No check sees it: simulated memory orders two stores to one word, whichever lanes make them.
     core.region.fence();
@@ -278,14 +278,14 @@ pub fn empty_chunks(core: &Core) -> u64 {
 }
 
 /// Returns the slot of a freed inode. It was zeroed on media, behind a fence (I1).
-pub fn give(core: &Core, own: &mut Own, ino: Ino) {
+pub fn give(core: &Core, own: &mut LaneLocal, ino: Ino) {
     let (chunk, index) = chunk_of(ino);
     hold(core, own, chunk, 1 << index);
 }
 
 /// Returns the slot of a freed inode, for use after the lane's next fence. Returns false if too many slots
 /// wait already: the caller must fence and call [`settle`] first.
-pub fn give_later(core: &Core, own: &mut Own, ino: Ino) -> bool {
+pub fn give_later(core: &Core, own: &mut LaneLocal, ino: Ino) -> bool {
     let slots = &mut own.slots;
     let room = (slots.ended_len as usize) < ENDED;
     if room {
@@ -301,7 +301,7 @@ pub fn give_later(core: &Core, own: &mut Own, ino: Ino) -> bool {
 }
 
 /// Called after a fence: slots zeroed before it can be handed out again.
-pub fn settle(core: &Core, own: &mut Own) {
+pub fn settle(core: &Core, own: &mut LaneLocal) {
     own.slots.ended_empty = 0;
     while let Some(at) = own.slots.ended_len.checked_sub(1) {
         own.slots.ended_len = at;
@@ -311,7 +311,7 @@ pub fn settle(core: &Core, own: &mut Own) {
 }
 
 /// Returns the slots that a lane holds. It has fenced since it last freed an inode.
-pub fn return_all(core: &Core, own: &mut Own) {
+pub fn return_all(core: &Core, own: &mut LaneLocal) {
     settle(core, own);
     for held in &mut own.slots.chunks {
         let old = std::mem::take(held);
@@ -322,7 +322,7 @@ pub fn return_all(core: &Core, own: &mut Own) {
 }
 
 /// Removes impossible values from a dead holder's slots: it may have scribbled over them.
-pub fn drop_impossible(core: &Core, own: &mut Own) {
+pub fn drop_impossible(core: &Core, own: &mut LaneLocal) {
     let slots = &mut own.slots;
     let chunks = chunk_count(core);
     slots.chunks.iter_mut().filter(|held| held.number > chunks).for_each(|held| *held = HeldChunk::default());

@@ -14,7 +14,7 @@
 use crate::alloc::{itable, return_all};
 use crate::ids::LANES;
 use crate::state::core::Core;
-use crate::state::lane::{Lane, Own};
+use crate::state::lane::{Lane, LaneLocal};
 use crate::state::lease::{LANE_BITS, LaneGuard, is_void, reclaimer_lane};
 use heddle_arena::sync::barrier_everywhere;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
@@ -94,7 +94,7 @@ fn to_wait_for(lane: u16, reclaimer: u64) -> u16 {
 
 /// Returns the resources of a lane that the caller controls to the shared pools. Returns true if there were
 /// any.
-fn empty(core: &Core, lane: &Lane, own: &mut Own) -> bool {
+fn empty(core: &Core, lane: &Lane, own: &mut LaneLocal) -> bool {
     let any = own.magazine.len() > 0 || own.limbo.blocks() > 0 || own.slots.any();
     return_all(core.free_map(), own);
     itable::return_all(core, own);

@@ -14,7 +14,7 @@ use heddle_vfs::Result;
 /// Blocks of its pages.
 pub fn data_blocks(core: &Core, inode: InodeRef<'_>) -> Vec<Extent> {
     let mut extents = Vec::new();
-    let runs = inode.vi.index().runs(&core.arena, PageNo(0), PageNo::END);
+    let runs = inode.volatile.index().runs(&core.arena, PageNo(0), PageNo::END);
     for block in runs.flat_map(|run| run.cells).filter_map(|cell| cell.map().block()) {
         add_extent(&mut extents, block);
     }

@@ -40,7 +40,7 @@ pub fn lock_pages<'v>(
 ) -> Result<Locked<'v>> {
     let mut locked = Locked { inode, first, end: first, version: Version(0) };
     while locked.end < end {
-        let run = match inode.vi.index().grow(&core.arena, locked.end) {
+        let run = match inode.volatile.index().grow(&core.arena, locked.end) {
             Ok(run) => run,
             Err(full) => {
                 locked.unlock(core);
@@ -103,7 +103,7 @@ impl Locked<'_> {
         let mut page = self.first;
         while page < self.end {
             // Locked cells exist, and nodes stay while the inode lives.
-            let Some(run) = self.inode.vi.index().find(&core.arena, page) else { return };
+            let Some(run) = self.inode.volatile.index().find(&core.arena, page) else { return };
             for cell in run.cells.iter().take((self.end.0 - page.0) as usize) {
                 f(page.0 - self.first.0, cell);
                 page = PageNo(page.0 + 1);
@@ -144,7 +144,7 @@ impl Locked<'_> {
                 wake(core, cell);
             }
         });
-        inode.vi.count_blocks(change);
+        inode.volatile.count_blocks(change);
     }
 }
 
@@ -173,7 +173,7 @@ pub fn lock_existing<'v>(
     range: Change,
 ) -> LockedSparse<'v> {
     let mut version = Version(0);
-    for run in inode.vi.index().runs(&core.arena, range.first, range.end) {
+    for run in inode.volatile.index().runs(&core.arena, range.first, range.end) {
         for cell in run.cells {
             version = version.max(lock_cell(core, cell, guard.id));
         }
@@ -183,7 +183,7 @@ pub fn lock_existing<'v>(
 
 impl LockedSparse<'_> {
     fn for_cells(&self, core: &Core, mut f: impl FnMut(PageNo, &Cell)) {
-        for run in self.inode.vi.index().runs(&core.arena, self.range.first, self.range.end) {
+        for run in self.inode.volatile.index().runs(&core.arena, self.range.first, self.range.end) {
             for (i, cell) in run.cells.iter().enumerate() {
                 // A leaf that was created since has cells that this lane does not hold; the gate keeps
                 // writers off them.
@@ -215,7 +215,7 @@ impl LockedSparse<'_> {
 
     /// Returns true if the lane holds this page's cell.
     pub fn holds(&self, core: &Core, lane: u16, page: PageNo) -> bool {
-        let cell = self.inode.vi.index().find(&core.arena, page).map(|run| run.cells[0].lv());
+        let cell = self.inode.volatile.index().find(&core.arena, page).map(|run| run.cells[0].lv());
         cell.is_some_and(|lv| lv.locked() && lv.lane() == lane)
     }
 
@@ -252,6 +252,6 @@ impl LockedSparse<'_> {
                 wake(core, cell);
             }
         });
-        self.inode.vi.count_blocks(change);
+        self.inode.volatile.count_blocks(change);
     }
 }

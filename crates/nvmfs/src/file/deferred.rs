@@ -1,6 +1,6 @@
 //! Blocks that no cell names any more, but that a pinned reader may still copy from.
 //!
-//! State       a list in the inode (`VInode::deferred`): each entry is an extent, and the phase in which its cell lost it.
+//! State       a list in the inode (`VolatileInode::deferred`): each entry is an extent, and the phase in which its cell lost it.
 //! Invariants  I1  an extent is freed when no pin of its phase or an earlier one is left (`inode::pins` I2). That is checked after the
 //!                 extent was taken off the list.
 //!             I2  a thread that takes entries off the list has a pin meanwhile, and no maps. So blocks on their way back are not mistaken
@@ -58,7 +58,7 @@ struct Chained {
 
 /// Frees blocks whose records are superseded. While a reader has a pin, they wait for it.
 pub fn free_replaced(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, replaced: &[Extent]) {
-    let pinned = inode.vi.pins.now();
+    let pinned = inode.volatile.pins.now();
     if !pinned.none() {
         defer(core, guard, inode, replaced, pinned.present());
         hold_back(core, guard);
@@ -83,8 +83,8 @@ fn defer(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, extents: &
             push(core, inode, Chained { first: node, last: node });
         }
     }
-    inode.vi.pins.turn();
-    if inode.vi.pins.now().none() {
+    inode.volatile.pins.turn();
+    if inode.volatile.pins.now().none() {
         let phase = pin(guard, inode);
         unpin(core, guard, inode, phase);
     }
@@ -106,7 +106,7 @@ fn hold_back(core: &Core, guard: &mut LaneGuard<'_>) {
 /// Takes a pin.
 pub fn pin(guard: &LaneGuard<'_>, inode: InodeRef<'_>) -> Phase {
     guard.lane.intent.pinning(inode.ino.0);
-    let phase = inode.vi.pins.pin();
+    let phase = inode.volatile.pins.pin();
     guard.lane.intent.pinned(inode.ino.0, phase);
     phase
 }
@@ -114,15 +114,15 @@ pub fn pin(guard: &LaneGuard<'_>, inode: InodeRef<'_>) -> Phase {
 /// Returns a pin, and frees the blocks that waited for it.
 pub fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, mut phase: Phase) {
     loop {
-        if inode.vi.pins.now().without(phase).over(phase) {
+        if inode.volatile.pins.now().without(phase).over(phase) {
             drain(core, guard, inode, phase);
         }
         guard.lane.intent.pinning(inode.ino.0);
-        inode.vi.pins.unpin(phase);
+        inode.volatile.pins.unpin(phase);
         guard.lane.intent.unpinned();
         // Another reader's pin kept the blocks, and has gone since; or more blocks were added. ORDERING:
         // SeqCst, O1.
-        if !inode.vi.pins.now().none() || inode.vi.deferred.load(SeqCst) == 0 {
+        if !inode.volatile.pins.now().none() || inode.volatile.deferred.load(SeqCst) == 0 {
             return;
         }
         phase = pin(guard, inode);
@@ -132,7 +132,7 @@ pub fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, mut ph
 /// Frees the waiting blocks of an inode that has no pins.
 pub fn come_for(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     // ORDERING: SeqCst, O1.
-    if inode.vi.pins.now().none() && inode.vi.deferred.load(SeqCst) != 0 {
+    if inode.volatile.pins.now().none() && inode.volatile.deferred.load(SeqCst) != 0 {
         let phase = pin(guard, inode);
         unpin(core, guard, inode, phase);
     }
@@ -247,7 +247,7 @@ impl Wait {
 /// Frees the blocks of this file that waited for readers that are done, for a call on any file that needs
 /// space.
 pub fn relieve(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    inode.vi.pins.turn();
+    inode.volatile.pins.turn();
     come_for(core, guard, inode);
 }
 
@@ -268,19 +268,19 @@ fn readers(core: &Core, me: u16) -> Vec<(u16, Pinning)> {
     pins.filter(|(_, pin)| {
         let inode = pin.ino().and_then(|ino| core.slot(Ino(ino)));
         // ORDERING: SeqCst, O1.
-        inode.is_some_and(|inode| inode.vi.deferred.load(SeqCst) != 0)
+        inode.is_some_and(|inode| inode.volatile.deferred.load(SeqCst) != 0)
     })
     .collect()
 }
 
 fn push(core: &Core, inode: InodeRef<'_>, nodes: Chained) {
     // ORDERING: Relaxed, a guess that the CAS checks.
-    let mut head = inode.vi.deferred.load(Relaxed);
+    let mut head = inode.volatile.deferred.load(Relaxed);
     loop {
         // ORDERING: Relaxed, published by the CAS below.
         core.arena.get(nodes.last).next.store(head, Relaxed);
         // ORDERING: AcqRel, nodes before their link; Relaxed on failure.
-        match inode.vi.deferred.compare_exchange(head, nodes.first.raw(), AcqRel, Relaxed) {
+        match inode.volatile.deferred.compare_exchange(head, nodes.first.raw(), AcqRel, Relaxed) {
             Ok(_) => return,
             Err(now) => head = now,
         }
@@ -289,8 +289,8 @@ fn push(core: &Core, inode: InodeRef<'_>, nodes: Chained) {
 
 /// Frees the entries that no pin but the caller's, of `phase`, keeps. The others go back to the list.
 fn drain(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, phase: Phase) {
-    let mut at = inode.vi.deferred.swap(0, SeqCst);
-    let pinned = inode.vi.pins.now().without(phase);
+    let mut at = inode.volatile.deferred.swap(0, SeqCst);
+    let pinned = inode.volatile.pins.now().without(phase);
     let mut kept: Option<Chained> = None;
     let mut left = core.layout.blocks_total;
     while at != 0 {
@@ -310,7 +310,7 @@ fn drain(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, phase: Pha
     }
     if let Some(kept) = kept {
         push(core, inode, kept);
-        inode.vi.pins.turn();
+        inode.volatile.pins.turn();
     }
 }
 

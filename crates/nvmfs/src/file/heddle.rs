@@ -8,10 +8,10 @@
 //!             I3  a write that ends beyond EOF holds the EOF latch from before its cells are locked to after its publication (D12).
 //! Source      ours; design 4.5. Faults of earlier drafts: protocol review D1 to D17.
 
-use crate::alloc::{Purpose, free_later, settle_limbo, untake};
+use crate::alloc::{Purpose, free_later, return_unused, settle_limbo};
 use crate::file::cells::{lock_cell, lock_pages, wake};
 use crate::file::deferred::free_replaced;
-use crate::file::place::{self, List, Span, WRITE_SLOTS_MAX, WriteRecords};
+use crate::file::new_blocks::{self, List, Span, WRITE_SLOTS_MAX, WriteRecords};
 use crate::format::record::{WriteLine, write_line};
 use crate::ids::{Extent, PageNo, Version, block_at};
 use crate::log::{chain, commit};
@@ -42,11 +42,11 @@ pub fn write(
     at: At,
     data: &[u8],
 ) -> Result<u64> {
-    let before = breaks(Breach::AppendsAtOldEnd).then(|| inode.vi.size());
-    let eof = (at == At::End).then(|| inode.vi.eof.lock());
+    let before = breaks(Breach::AppendsAtOldEnd).then(|| inode.volatile.size());
+    let eof = (at == At::End).then(|| inode.volatile.eof.lock());
     let start = match at {
         At::Offset(offset) => offset,
-        At::End => before.unwrap_or_else(|| inode.vi.size()),
+        At::End => before.unwrap_or_else(|| inode.volatile.size()),
     };
     let span = Span::new(start, data.len() as u64);
     if span.end > core.file_bytes_max() {
@@ -61,13 +61,13 @@ pub fn write(
     }
     let mut extents = std::mem::take(&mut guard.scratch.extents);
     let prepared = prepare(core, guard, inode, span, data, &mut extents);
-    if breaks(Breach::FailedWriteGrows) && prepared.is_err() && span.end > inode.vi.size() {
-        inode.vi.set_size(span.end);
+    if breaks(Breach::FailedWriteGrows) && prepared.is_err() && span.end > inode.volatile.size() {
+        inode.volatile.set_size(span.end);
     }
     let done = prepared.and_then(|prepared| {
         let result = publish(core, guard, inode, span, &extents, &prepared, eof);
         if planted(Bug::EntryBeforeData) {
-            let _late = place::copy_in(core, span, &extents, data);
+            let _late = new_blocks::copy_in(core, span, &extents, data);
             // PERSIST: too late: part of a planted bug.
             core.region.fence();
         }
@@ -94,8 +94,8 @@ fn write_page(
 ) -> Option<()> {
     let end = page.offset() + BLOCK_BYTES as u64;
     let next = chain::next_slot(core, guard.own, guard.id, inode)?;
-    let cell = &inode.vi.index().find(&core.arena, page)?.cells[0];
-    if !eof && (cell.map().block().is_none() || end > inode.vi.size()) {
+    let cell = &inode.volatile.index().find(&core.arena, page)?.cells[0];
+    if !eof && (cell.map().block().is_none() || end > inode.volatile.size()) {
         return None;
     }
     let block = guard.own.magazine.pop()?;
@@ -109,15 +109,15 @@ fn write_page(
         // PERSIST: part of a planted bug.
         core.region.nt_write(old.pos(), data);
     }
-    let mtime = inode.vi.write_time();
+    let mtime = inode.volatile.write_time();
     let saying = |version: Version| WriteLine {
         page,
         pages: 1,
         end_in_last_page: BLOCK_BYTES as u32,
         version,
-        generation: inode.vi.change(),
+        generation: inode.volatile.change(),
     };
-    let guess = saying(cell.lv().version().max(inode.vi.floor()).next());
+    let guess = saying(cell.lv().version().max(inode.volatile.floor()).next());
     let mut line = write_line(next.seed, next.slot, guard.id, &guess, block, mtime);
     // PERSIST: data before the record that names it; also D15 for what the last operation freed.
     wait_unless(Bug::DataFenceMissing, &core.region);
@@ -125,8 +125,8 @@ fn write_page(
     guard.lane.begin(inode.ino, page, PageNo(page.0 + 1));
     let before = lock_cell(core, cell, guard.id);
     step(Step::Held);
-    let cleared = !eof && inode.vi.gate_up();
-    let (size, old) = (inode.vi.size(), cell.map());
+    let cleared = !eof && inode.volatile.gate_up();
+    let (size, old) = (inode.volatile.size(), cell.map());
     if !eof && (cleared || end > size || old.block().is_none()) {
         if cell.unlock(before) {
             wake(core, cell);
@@ -135,7 +135,7 @@ fn write_page(
         free_later(core.free_map(), &core.region, guard.own, Extent { block, count: 1 });
         return None;
     }
-    let version = before.max(inode.vi.floor()).next();
+    let version = before.max(inode.volatile.floor()).next();
     let truth = saying(version);
     if truth != guess {
         line = write_line(next.seed, next.slot, guard.id, &truth, block, mtime);
@@ -148,9 +148,9 @@ fn write_page(
     guard.lane.commit();
     step(Step::Happened);
     if end > size {
-        inode.vi.set_size(end);
+        inode.volatile.set_size(end);
     }
-    inode.vi.touch(mtime);
+    inode.volatile.touch(mtime);
     let shown = if breaks_at_times(Breach::WriteNotShown) { old } else { Map::data(block) };
     if cell.publish(shown, version) {
         wake(core, cell);
@@ -159,7 +159,7 @@ fn write_page(
     guard.lane.end();
     match old.block() {
         Some(block) => free_replaced(core, guard, inode, &[Extent { block, count: 1 }]),
-        None => inode.vi.count_blocks(1),
+        None => inode.volatile.count_blocks(1),
     }
     Some(())
 }
@@ -173,7 +173,7 @@ struct Prepared {
 
 /// A page's content and version.
 pub fn look(core: &Core, inode: InodeRef<'_>, page: PageNo) -> (Map, Version) {
-    inode.vi.index().find(&core.arena, page).map_or((Map::HOLE, Version(0)), |run| {
+    inode.volatile.index().find(&core.arena, page).map_or((Map::HOLE, Version(0)), |run| {
         let version = run.cells[0].lv().version();
         (run.cells[0].map(), version)
     })
@@ -190,22 +190,22 @@ fn prepare(
 ) -> Result<Prepared> {
     let replaces = span.pages() == 1 && look(core, inode, span.first()).0.block().is_some();
     let purpose = if replaces { Purpose::Replace } else { Purpose::Data };
-    place::allocate(core, guard.own, span, purpose, extents)?;
+    new_blocks::allocate(core, guard.own, span, purpose, extents)?;
     for extent in extents.iter() {
         guard.lane.intent.taken.push(*extent);
     }
     let mut list = None;
     let filled = (|| {
-        list = place::write_list(core, guard.own, inode.id(), extents)?;
+        list = new_blocks::write_list(core, guard.own, inode.id(), extents)?;
         commit::prepare(core, guard, inode, WRITE_SLOTS_MAX.min(extents.len() as u32), purpose)?;
         if !planted(Bug::EntryBeforeData) {
-            place::copy_in(core, span, extents, data)?;
+            new_blocks::copy_in(core, span, extents, data)?;
         }
         let mut edges = [None; 2];
         for (edge, to) in span.edges().into_iter().zip(&mut edges) {
             let Some(page) = edge else { continue };
             let (map, version) = look(core, inode, page);
-            place::fill_edge(core, span, extents, page, map)?;
+            new_blocks::fill_edge(core, span, extents, page, map)?;
             *to = Some((page, map, version));
         }
         Ok(edges)
@@ -234,8 +234,8 @@ fn give_back(core: &Core, guard: &LaneGuard<'_>, extents: &[Extent], list: Optio
     // simulated memory orders two stores to one word. Also, a prepared log page is empty before another call
     // links it.
     core.region.fence();
-    untake(core.free_map(), extents);
-    untake(core.free_map(), list.map_or(&[][..], |list| &list.blocks));
+    return_unused(core.free_map(), extents);
+    return_unused(core.free_map(), list.map_or(&[][..], |list| &list.blocks));
 }
 
 /// Steps 4 to 9.
@@ -248,25 +248,25 @@ fn publish<'v>(
     prepared: &Prepared,
     mut eof: Option<Latched<'v>>,
 ) -> Result<()> {
-    if eof.is_none() && span.end > inode.vi.size() {
-        eof = Some(inode.vi.eof.lock());
+    if eof.is_none() && span.end > inode.volatile.size() {
+        eof = Some(inode.volatile.eof.lock());
     }
     guard.lane.begin(inode.ino, span.first(), span.page_end());
     let locked = loop {
         let locked = lock_pages(core, guard, inode, span.first(), span.page_end())
             .inspect_err(|_| guard.lane.end())?;
         // I2, I3: a truncation may have run in between; the EOF latch keeps the next one out.
-        if eof.is_some() || (!inode.vi.gate_up() && span.end <= inode.vi.size()) {
+        if eof.is_some() || (!inode.volatile.gate_up() && span.end <= inode.volatile.size()) {
             break locked;
         }
         locked.unlock(core);
-        eof = Some(inode.vi.eof.lock());
+        eof = Some(inode.volatile.eof.lock());
     };
     step(Step::Held);
     let recopied = recopy_edges(core, inode, span, extents, prepared);
-    let mtime = inode.vi.write_time();
-    let version = locked.version.max(inode.vi.floor()).next();
-    let size = inode.vi.size();
+    let mtime = inode.volatile.write_time();
+    let version = locked.version.max(inode.volatile.floor()).next();
+    let size = inode.volatile.size();
     let mut records = std::mem::take(&mut guard.scratch.records);
     records.clear();
     WriteRecords {
@@ -274,7 +274,7 @@ fn publish<'v>(
         end_in_last_page: span.end_in_last_page(size),
         version,
         mtime,
-        generation: inode.vi.change(),
+        generation: inode.volatile.change(),
         unwritten: false,
     }
     .make(extents, prepared.list.as_ref().map(|list| list.first), &mut records);
@@ -289,9 +289,9 @@ fn publish<'v>(
     guard.lane.commit();
     step(Step::Happened);
     if span.end > size && !breaks_at_times(Breach::SizeStays) {
-        inode.vi.set_size(span.end);
+        inode.volatile.set_size(span.end);
     }
-    inode.vi.touch(mtime);
+    inode.volatile.touch(mtime);
     let mut replaced = std::mem::take(&mut guard.scratch.replaced);
     replaced.clear();
     locked.publish(core, inode, version, |n| Map::data(block_at(extents, n)), &mut replaced);
@@ -315,7 +315,7 @@ fn recopy_edges(
     for (page, map, version) in prepared.edges.iter().flatten() {
         let now = look(core, inode, *page);
         if now != (*map, *version) && !breaks(Breach::EdgesOld) {
-            place::fill_edge(core, span, extents, *page, now.0)?;
+            new_blocks::fill_edge(core, span, extents, *page, now.0)?;
             stale = true;
         }
     }

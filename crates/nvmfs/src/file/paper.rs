@@ -10,9 +10,9 @@
 //! first, in `nova` too, where the latch is free whenever the inode's lock is. The reason: the papers' code
 //! reads the size before any lock, so two appends could take one offset (research on pNOVA's published code).
 
-use crate::alloc::{Purpose, free_later, settle_limbo, untake};
+use crate::alloc::{Purpose, free_later, return_unused, settle_limbo};
 use crate::file::heddle::At;
-use crate::file::place::{self, List, Span, WriteRecords};
+use crate::file::new_blocks::{self, List, Span, WriteRecords};
 use crate::file::read;
 use crate::ids::{BlockNo, Extent, PageNo, Version, add_extent, block_at};
 use crate::lane_counters::SAMPLED_EVERY;
@@ -22,7 +22,7 @@ use crate::planted::{Bug, fence_unless, planted};
 use crate::state::cell::Map;
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::{InodeRef, PaperLocks};
-use crate::state::lane::Own;
+use crate::state::lane::LaneLocal;
 use crate::state::latch::{Latched, Spin};
 use crate::state::lease::{self, LaneGuard};
 use crate::steps::{Step, step};
@@ -35,10 +35,10 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
 use std::time::{Duration, Instant};
 
 /// Makes the locks of a file, if it has none.
-pub fn make_locks(core: &Core, own: &mut Own, inode: InodeRef<'_>) -> Result<()> {
+pub fn make_locks(core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>) -> Result<()> {
     let Some(lock) = &core.locks else { return Ok(()) };
     // ORDERING: Acquire, pairs with the CAS below.
-    if inode.vi.aux.load(Acquire) != 0 {
+    if inode.volatile.aux.load(Acquire) != 0 {
         return Ok(());
     }
     let fresh = PaperLocks {
@@ -52,14 +52,14 @@ pub fn make_locks(core: &Core, own: &mut Own, inode: InodeRef<'_>) -> Result<()>
     let new = unsafe { own.heap.alloc(&core.arena, fresh) }.map_err(no_memory)?;
     lock.init(&core.arena, &core.arena.get(new).range).map_err(no_memory)?;
     // ORDERING: AcqRel and Acquire: the file uses the locks of the thread that won.
-    if inode.vi.aux.compare_exchange(0, new.raw(), AcqRel, Acquire).is_err() {
+    if inode.volatile.aux.compare_exchange(0, new.raw(), AcqRel, Acquire).is_err() {
         free_locks(core, own, new);
     }
     Ok(())
 }
 
 /// Frees the locks of a file that died, or locks that another thread's set has replaced.
-pub fn free_locks(core: &Core, own: &mut Own, at: Ptr<PaperLocks>) {
+pub fn free_locks(core: &Core, own: &mut LaneLocal, at: Ptr<PaperLocks>) {
     if let Some(lock) = &core.locks {
         // SAFETY: no thread can reach the locks any more.
         unsafe {
@@ -72,7 +72,7 @@ pub fn free_locks(core: &Core, own: &mut Own, at: Ptr<PaperLocks>) {
 /// Held while a handle is counted or returned. The last close frees lock nodes, and no thread may be about to
 /// use them.
 pub fn opening<'c>(core: &Core, inode: InodeRef<'c>) -> Option<Latched<'c>> {
-    core.locks.as_ref().map(|_| inode.vi.heads.lock())
+    core.locks.as_ref().map(|_| inode.volatile.heads.lock())
 }
 
 /// Called when a handle is returned. If it is the last one, the nodes of SRL(tree) are freed (SRL paper
@@ -80,7 +80,7 @@ pub fn opening<'c>(core: &Core, inode: InodeRef<'c>) -> Option<Latched<'c>> {
 pub fn last_close(core: &Core, inode: InodeRef<'_>) {
     let _opening = opening(core, inode);
     if let (Some(lock), Some(locks)) = (&core.locks, commit::paper_locks(core, inode))
-        && inode.vi.opens.load(SeqCst) == 1
+        && inode.volatile.opens.load(SeqCst) == 1
     {
         // SAFETY: the caller's is the only handle, and no other can be counted under the latch. Calls that
         // lock ranges have a handle.
@@ -121,7 +121,7 @@ const WIDE_BYTES: u64 = 256 << 20;
 /// Locks bytes `[start, end)` with this variant's lock; a wide range is locked to the end.
 pub fn lock_range<'c>(
     core: &'c Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     inode: InodeRef<'c>,
     start: u64,
     end: u64,
@@ -157,7 +157,7 @@ pub fn write(
     let mut eof = None;
     loop {
         if eof.is_none() && wants_eof(inode, at, data.len()) {
-            eof = Some(inode.vi.eof.lock());
+            eof = Some(inode.volatile.eof.lock());
         }
         let guess = start_of(inode, at);
         let end = guess.checked_add(data.len() as u64).filter(|end| *end <= core.file_bytes_max());
@@ -182,14 +182,14 @@ pub fn write(
 fn start_of(inode: InodeRef<'_>, at: At) -> u64 {
     match at {
         At::Offset(offset) => offset,
-        At::End => inode.vi.size(),
+        At::End => inode.volatile.size(),
     }
 }
 
 fn wants_eof(inode: InodeRef<'_>, at: At, len: usize) -> bool {
     match at {
         At::End => true,
-        At::Offset(offset) => offset.saturating_add(len as u64) > inode.vi.size(),
+        At::Offset(offset) => offset.saturating_add(len as u64) > inode.volatile.size(),
     }
 }
 
@@ -207,7 +207,7 @@ fn write_locked(
     read::maps_of(core, inode, span, &mut old);
     let replaces = old.len() == 1 && old[0].map().block().is_some();
     let purpose = if replaces { Purpose::Replace } else { Purpose::Data };
-    let result = place::allocate(core, guard.own, span, purpose, extents).and_then(|()| {
+    let result = new_blocks::allocate(core, guard.own, span, purpose, extents).and_then(|()| {
         if planted(Bug::FreedBeforeCommit) {
             for block in old.iter().filter_map(|seen| seen.map().block()) {
                 guard.own.magazine.push(block);
@@ -223,8 +223,8 @@ fn write_locked(
             // PERSIST: D15: this lane's stores into them come before another lane's. No check sees it:
             // simulated memory orders two stores to one word, whichever lanes make them.
             core.region.fence();
-            untake(core.free_map(), extents);
-            untake(core.free_map(), list.as_ref().map_or(&[][..], |list| &list.blocks));
+            return_unused(core.free_map(), extents);
+            return_unused(core.free_map(), list.as_ref().map_or(&[][..], |list| &list.blocks));
         }
         done
     });
@@ -232,7 +232,7 @@ fn write_locked(
         let mut replaced = std::mem::take(&mut guard.scratch.replaced);
         replaced.clear();
         old.iter().filter_map(|seen| seen.map().block()).for_each(|b| add_extent(&mut replaced, b));
-        inode.vi.count_blocks(
+        inode.volatile.count_blocks(
             span.pages() as i64 - old.iter().filter(|s| s.map().block().is_some()).count() as i64,
         );
         for extent in replaced.iter().filter(|_| !planted(Bug::FreedBeforeCommit)) {
@@ -246,10 +246,10 @@ fn write_locked(
 
 /// Creates the cells of a span. Returns one more than the largest version among them and the floor.
 fn grow_cells(core: &Core, inode: InodeRef<'_>, span: Span) -> Result<Version> {
-    let mut version = inode.vi.floor();
+    let mut version = inode.volatile.floor();
     let mut page = span.first();
     while page < span.page_end() {
-        let run = inode.vi.index().grow(&core.arena, page).map_err(no_memory)?;
+        let run = inode.volatile.index().grow(&core.arena, page).map_err(no_memory)?;
         let n = run.cells.len().min((span.page_end().0 - page.0) as usize);
         version = run.cells[..n].iter().map(|c| c.lv().version()).fold(version, Version::max);
         page = PageNo(page.0 + n as u64);
@@ -268,10 +268,10 @@ fn data_write(
     list: &mut Option<List>,
     old: impl Fn(u64) -> Map,
 ) -> Result<()> {
-    *list = place::write_list(core, guard.own, inode.id(), extents)?;
-    place::copy_in(core, span, extents, data)?;
+    *list = new_blocks::write_list(core, guard.own, inode.id(), extents)?;
+    new_blocks::copy_in(core, span, extents, data)?;
     for page in span.edges().into_iter().flatten() {
-        place::fill_edge(core, span, extents, page, old(page.0 - span.first().0))?;
+        new_blocks::fill_edge(core, span, extents, page, old(page.0 - span.first().0))?;
     }
     if let (true, Some(block)) = (planted(Bug::WriteInPlace) && data.len() == BLOCK_BYTES, old(0).block()) {
         // PERSIST: part of a planted bug.
@@ -298,8 +298,8 @@ fn log_and_publish(
     version: Version,
 ) -> Result<()> {
     let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };
-    let size = inode.vi.size();
-    let mtime = inode.vi.write_time();
+    let size = inode.volatile.size();
+    let mtime = inode.volatile.write_time();
     let mut records = std::mem::take(&mut guard.scratch.records);
     records.clear();
     WriteRecords {
@@ -307,7 +307,7 @@ fn log_and_publish(
         end_in_last_page: span.end_in_last_page(size),
         version,
         mtime,
-        generation: inode.vi.change(),
+        generation: inode.volatile.change(),
         unwritten: false,
     }
     .make(extents, list, &mut records);
@@ -320,7 +320,7 @@ fn log_and_publish(
         let mut page = span.first();
         while page < span.page_end() {
             // `grow_cells` created them, and nodes stay while the inode lives.
-            let Some(run) = inode.vi.index().find(&core.arena, page) else { break };
+            let Some(run) = inode.volatile.index().find(&core.arena, page) else { break };
             for cell in run.cells.iter().take((span.page_end().0 - page.0) as usize) {
                 cell.set(Map::data(block_at(extents, page.0 - span.first().0)), version);
                 page = PageNo(page.0 + 1);
@@ -329,14 +329,14 @@ fn log_and_publish(
     }
     let _time = locks.map(|l| l.time.lock());
     step(Step::Time);
-    if span.end > inode.vi.size() {
-        inode.vi.set_size(span.end);
+    if span.end > inode.volatile.size() {
+        inode.volatile.set_size(span.end);
     }
     // Every write takes the time lock, as the papers' code does. But the line that all writers read for the
     // size is not written while the clock shows the same time: storing it took a sixth of the time of two
     // writers.
-    if inode.vi.times()[..2] != [mtime; 2] {
-        inode.vi.touch(mtime);
+    if inode.volatile.times()[..2] != [mtime; 2] {
+        inode.volatile.touch(mtime);
     }
     Ok(())
 }
@@ -350,15 +350,16 @@ pub fn read(
     into: &mut [u8],
 ) -> Result<usize> {
     loop {
-        let len =
-            usize::try_from(inode.vi.size().saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
+        let len = usize::try_from(inode.volatile.size().saturating_sub(offset))
+            .unwrap_or(usize::MAX)
+            .min(into.len());
         if len == 0 {
             return Ok(0);
         }
         let span = Span::new(offset, len as u64);
         let _range = lock_range(core, guard.own, inode, span.start, span.end, Access::Shared)?;
         // A write that moved EOF while this call waited must be seen whole.
-        let now = inode.vi.size();
+        let now = inode.volatile.size();
         if now < span.end || (len < into.len() && now > span.end) {
             continue;
         }

@@ -1,11 +1,11 @@
 //! fallocate and lseek: allocating, zeroing, finding data and holes. Collapsing and inserting ranges: see
 //! [`shift`].
 
-use crate::alloc::{Purpose, take_blocks, untake};
+use crate::alloc::{Purpose, return_unused, take_blocks};
 use crate::file::cells::lock_pages;
 use crate::file::deferred::free_replaced;
+use crate::file::new_blocks::{Span, WriteRecords};
 use crate::file::paper::lock_range;
-use crate::file::place::{Span, WriteRecords};
 use crate::file::resize::{NewState, clear, set_state};
 use crate::file::shift;
 use crate::file::zero::{Becomes, Clear, zero};
@@ -44,8 +44,8 @@ pub fn fallocate(
     let max = core.file_bytes_max();
     let end = offset.checked_add(len).filter(|end| *end <= max).ok_or(Error::FileTooBig)?;
     let span = Span { start: offset, end };
-    let _eof = inode.vi.eof.lock();
-    let grown = (end > inode.vi.size()).then_some(end);
+    let _eof = inode.volatile.eof.lock();
+    let grown = (end > inode.volatile.size()).then_some(end);
     match op {
         RangeOp::Allocate { keep_size } => {
             allocate(core, guard, inode, span, clean)?;
@@ -74,9 +74,9 @@ pub fn give_blocks(
     span: Span,
     clean: Clean,
 ) -> Result<()> {
-    let _eof = inode.vi.eof.lock();
+    let _eof = inode.volatile.eof.lock();
     // The file may have been truncated meanwhile.
-    let span = Span { end: span.end.min(inode.vi.size()).max(span.start), ..span };
+    let span = Span { end: span.end.min(inode.volatile.size()).max(span.start), ..span };
     allocate(core, guard, inode, span, clean)
 }
 
@@ -118,7 +118,7 @@ fn allocate_some(
     }
     // As many extents as fit one transaction; the others are allocated in the next one.
     let spare = extents.split_off(extents.len().min(RUNS_MAX));
-    untake(core.free_map(), &spare);
+    return_unused(core.free_map(), &spare);
     let count: u64 = extents.iter().map(|e| e.count).sum();
     let stop = PageNo(first.0 + count);
     guard.lane.begin(inode.ino, first, stop);
@@ -126,7 +126,7 @@ fn allocate_some(
         Ok(locked) => locked,
         Err(error) => {
             guard.lane.end();
-            untake(core.free_map(), &extents);
+            return_unused(core.free_map(), &extents);
             return Err(error);
         }
     };
@@ -134,10 +134,10 @@ fn allocate_some(
         // A writer came first: check again.
         locked.unlock(core);
         guard.lane.end();
-        untake(core.free_map(), &extents);
+        return_unused(core.free_map(), &extents);
         return Ok(first);
     }
-    let version = locked.version.max(inode.vi.floor()).next();
+    let version = locked.version.max(inode.volatile.floor()).next();
     let mut records: Vec<Record> = Vec::new();
     WriteRecords {
         page: first,
@@ -145,8 +145,8 @@ fn allocate_some(
         version,
         // The content does not change here. The times change with the state record behind the whole
         // allocation, or not at all.
-        mtime: inode.vi.times()[0],
-        generation: inode.vi.change(),
+        mtime: inode.volatile.times()[0],
+        generation: inode.volatile.change(),
         unwritten: true,
     }
     .make(&extents, None, &mut records);
@@ -158,7 +158,7 @@ fn allocate_some(
     if let Err(error) = commit::commit(core, guard, inode, &records) {
         locked.unlock(core);
         guard.lane.end();
-        untake(core.free_map(), &extents);
+        return_unused(core.free_map(), &extents);
         return Err(error);
     }
     step(Step::Durable);
@@ -191,7 +191,7 @@ fn first_hole(
 }
 
 fn block_of(core: &Core, inode: InodeRef<'_>, page: PageNo) -> Option<BlockNo> {
-    inode.vi.index().find(&core.arena, page).and_then(|run| run.cells[0].map().block())
+    inode.volatile.index().find(&core.arena, page).and_then(|run| run.cells[0].map().block())
 }
 
 /// Number of pages without a block.
@@ -201,12 +201,12 @@ pub fn holes(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo) -> u6
 
 /// lseek(2) with `SEEK_DATA` or `SEEK_HOLE`. Allocated blocks that were never written count as a hole.
 pub fn seek(core: &Core, inode: InodeRef<'_>, target: SeekTarget, offset: u64) -> Result<u64> {
-    let size = inode.vi.size();
+    let size = inode.volatile.size();
     if offset >= size {
         return Err(Error::NoSuchOffset);
     }
     let mut page = PageNo::of(offset);
-    for run in inode.vi.index().runs(&core.arena, page, PageNo::after(size)) {
+    for run in inode.volatile.index().runs(&core.arena, page, PageNo::after(size)) {
         // Pages before the run have no cells: a hole.
         if target == SeekTarget::Hole && run.page > page {
             return Ok(page.offset().max(offset));

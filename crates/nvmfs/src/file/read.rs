@@ -14,7 +14,7 @@
 
 use crate::file::cells::{lock_cell, wait_unlocked, wake};
 use crate::file::deferred;
-use crate::file::place::Span;
+use crate::file::new_blocks::Span;
 use crate::ids::PageNo;
 use crate::state::cell::{Cell, Map};
 use crate::state::core::Core;
@@ -41,7 +41,7 @@ pub fn read(
     offset: u64,
     into: &mut [u8],
 ) -> Result<usize> {
-    let size = inode.vi.size();
+    let size = inode.volatile.size();
     let len = readable(size, offset, into.len());
     if len == 0 {
         return Ok(0);
@@ -74,7 +74,7 @@ fn read_page(
     if span.pages() != 1 {
         return None;
     }
-    let cell = &inode.vi.index().find(&core.arena, span.first())?.cells[0];
+    let cell = &inode.volatile.index().find(&core.arena, span.first())?.cells[0];
     let before = cell.lv();
     if before.locked() {
         return None;
@@ -82,7 +82,7 @@ fn read_page(
     let copied = copy_page(core, cell.map(), span.start % BLOCK, into);
     // ORDERING: Acquire, O1.
     fence(Acquire);
-    let same = cell.lv() == before && inode.vi.size() == size;
+    let same = cell.lv() == before && inode.volatile.size() == size;
     same.then(|| copied.map(|()| into.len()))
 }
 
@@ -120,7 +120,7 @@ fn read_once(
     let copied = copy_span(core, span, into, |n| collected[n as usize].map);
     // ORDERING: Acquire, O1.
     fence(Acquire);
-    let mut same = inode.vi.size() == size;
+    let mut same = inode.volatile.size() == size;
     for_pages(core, inode, span, |n, cell| same &= unchanged(core, cell, &collected[n as usize]));
     same.then_some(copied)
 }
@@ -129,7 +129,7 @@ fn read_once(
 fn for_pages(core: &Core, inode: InodeRef<'_>, span: Span, mut f: impl FnMut(u64, Option<&Cell>)) {
     let (mut page, end) = (span.first(), span.page_end());
     while page < end {
-        match inode.vi.index().find(&core.arena, page) {
+        match inode.volatile.index().find(&core.arena, page) {
             Some(run) => {
                 for cell in run.cells.iter().take((end.0 - page.0) as usize) {
                     f(page.0 - span.first().0, Some(cell));
@@ -231,7 +231,7 @@ pub fn read_pinned(
     let phase = deferred::pin(guard, inode);
     let mut collected = std::mem::take(&mut guard.scratch.collected);
     let len = loop {
-        let size = inode.vi.size();
+        let size = inode.volatile.size();
         let len = readable(size, offset, into.len());
         if len == 0 {
             break Ok(0);
@@ -249,7 +249,7 @@ pub fn read_pinned(
         step(Step::Held);
         // A page without a cell may have got one, and content, meanwhile: then the maps are not of one
         // instant.
-        let mut same = inode.vi.size() == size;
+        let mut same = inode.volatile.size() == size;
         for_pages(core, inode, span, |n, cell| {
             same &= collected[n as usize].lv.is_some() || unchanged(core, cell, &collected[n as usize]);
         });

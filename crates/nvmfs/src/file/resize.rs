@@ -12,8 +12,8 @@
 use crate::alloc::{Purpose, settle_limbo, take_block};
 use crate::file::cells::{Change, LockedSparse, lock_existing};
 use crate::file::deferred::free_replaced;
+use crate::file::new_blocks::{Span, fill_edge};
 use crate::file::paper::lock_range;
-use crate::file::place::{Span, fill_edge};
 use crate::file::zero::{self, Becomes, Clear};
 use crate::format::record::{Blocks, Record, State};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
@@ -63,7 +63,7 @@ impl NewState {
 /// latch). The access list is changed to match the mode.
 pub fn set_state(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, new: &NewState) -> Result<()> {
     let mut xattrs = None;
-    if let Some(perm) = new.perm.filter(|_| inode.vi.has_list(List::Access)) {
+    if let Some(perm) = new.perm.filter(|_| inode.volatile.has_list(List::Access)) {
         let mut set = xattr::of_latched(core, inode)?;
         xattrs = set.follow_mode(perm).then_some(set);
     }
@@ -78,9 +78,9 @@ pub fn set_all(
     new: &NewState,
     xattrs: Option<&Xattrs>,
 ) -> Result<()> {
-    let (kind, _) = inode.vi.kind_perm().ok_or(Error::Stale)?;
+    let (kind, _) = inode.volatile.kind_perm().ok_or(Error::Stale)?;
     let clear = match new.size {
-        Some(size) if kind == FileKind::Regular && size <= inode.vi.size() => cut_at(core, inode, size),
+        Some(size) if kind == FileKind::Regular && size <= inode.volatile.size() => cut_at(core, inode, size),
         _ => None,
     };
     let clear = clear.map(|span| Clear { span, to: Becomes::Hole });
@@ -89,7 +89,7 @@ pub fn set_all(
 
 /// The span that a truncation to a size that is not larger clears, including blocks allocated beyond EOF.
 fn cut_at(core: &Core, inode: InodeRef<'_>, size: u64) -> Option<Span> {
-    if size < inode.vi.size() {
+    if size < inode.volatile.size() {
         return Some(Span { start: size, end: u64::MAX });
     }
     // The last page is not cleared: it is zero beyond EOF already.
@@ -119,9 +119,11 @@ fn change(
 ) -> Result<()> {
     // The papers' range lock comes before the cells; nothing is mapped beyond EOF. In `nova` it guards the
     // log too.
-    let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
+    let file = inode.volatile.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
     let range = match clear {
-        Some(Clear { span, .. }) => Some((span.start, span.end.min(inode.vi.size()).max(span.start + 1))),
+        Some(Clear { span, .. }) => {
+            Some((span.start, span.end.min(inode.volatile.size()).max(span.start + 1)))
+        }
         None => (file && core.variant == Variant::Nova).then_some((0, 1)),
     };
     let _range = match range {
@@ -129,7 +131,7 @@ fn change(
         None => None,
     };
     let prepared = xattrs.map(|set| xattr::prepare(core, guard, inode, set)).transpose()?;
-    let generation = inode.vi.change() + 1;
+    let generation = inode.volatile.change() + 1;
     let done = log_change(core, guard, inode, clear, new, prepared.as_ref());
     match (prepared, done.is_ok()) {
         (Some(prepared), true) => prepared.publish(core, guard.own, inode, generation),
@@ -176,18 +178,18 @@ fn log_change(
 /// Returns true if clearing these bytes frees a block.
 fn frees_a_block(core: &Core, inode: InodeRef<'_>, span: Span) -> bool {
     let (first, end) = (PageNo::after(span.start), PageNo(PageNo::of(span.end).0.min(PageNo::END.0)));
-    let mut cells = inode.vi.index().runs(&core.arena, first, end).flat_map(|run| run.cells);
+    let mut cells = inode.volatile.index().runs(&core.arena, first, end).flat_map(|run| run.cells);
     cells.any(|cell| cell.map().block().is_some())
 }
 
 /// The state of an inode after the change.
 pub(super) fn state(inode: InodeRef<'_>, new: &NewState) -> State {
-    let [mtime, _, atime, _] = inode.vi.times();
-    let (uid, gid) = inode.vi.owner();
-    let perm = inode.vi.kind_perm().map_or(0, |(_, perm)| perm);
+    let [mtime, _, atime, _] = inode.volatile.times();
+    let (uid, gid) = inode.volatile.owner();
+    let perm = inode.volatile.kind_perm().map_or(0, |(_, perm)| perm);
     let now = crate::clock::exact();
     State {
-        size: new.size.unwrap_or(inode.vi.size()),
+        size: new.size.unwrap_or(inode.volatile.size()),
         perm: new.perm.unwrap_or(perm),
         uid: new.uid.unwrap_or(uid),
         gid: new.gid.unwrap_or(gid),
@@ -198,7 +200,7 @@ pub(super) fn state(inode: InodeRef<'_>, new: &NewState) -> State {
         },
         ctime: now,
         atime: new.atime.unwrap_or(atime),
-        generation: inode.vi.change() + u64::from(!planted(Bug::GenerationNotRaised)),
+        generation: inode.volatile.change() + u64::from(!planted(Bug::GenerationNotRaised)),
     }
 }
 
@@ -214,18 +216,18 @@ pub enum Eof {
 /// For cleaning: logs size, attributes and extended attributes of a file again, unchanged, unless another
 /// caller is moving EOF.
 pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) -> Result<()> {
-    let latched = if eof == Eof::Free { inode.vi.eof.try_lock() } else { None };
+    let latched = if eof == Eof::Free { inode.volatile.eof.try_lock() } else { None };
     if eof == Eof::Free && latched.is_none() {
         return Ok(());
     }
-    let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
+    let file = inode.volatile.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
     let nova = core.variant == Variant::Nova && file;
     let _log = nova.then(|| lock_range(core, guard.own, inode, 0, 1, Access::Exclusive)).transpose()?;
     if commit::prepare(core, guard, inode, SLOTS, Purpose::Regain)? {
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
     }
-    let [_, ctime, ..] = inode.vi.times();
+    let [_, ctime, ..] = inode.volatile.times();
     let mut same = state(inode, &NewState::default());
     same.ctime = ctime;
     let mut records = vec![Record::State(same)];
@@ -245,20 +247,20 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
 pub fn apply(inode: InodeRef<'_>, records: &[Record], mtime: Option<SetTime>) {
     for record in records {
         let Record::State(s) = record else { continue };
-        let Some((kind, _)) = inode.vi.kind_perm() else { return };
-        inode.vi.set_mode(kind, s.perm, inode.vi.rdev());
-        inode.vi.set_owner(s.uid, s.gid);
+        let Some((kind, _)) = inode.volatile.kind_perm() else { return };
+        inode.volatile.set_mode(kind, s.perm, inode.volatile.rdev());
+        inode.volatile.set_owner(s.uid, s.gid);
         match mtime {
-            Some(SetTime::At(mtime)) => inode.vi.set_mtime(mtime),
-            Some(SetTime::Now) => inode.vi.touch(s.mtime),
+            Some(SetTime::At(mtime)) => inode.volatile.set_mtime(mtime),
+            Some(SetTime::Now) => inode.volatile.touch(s.mtime),
             None => {}
         }
-        inode.vi.touch_state(s.ctime);
-        inode.vi.set_atime(s.atime);
-        inode.vi.set_change(s.generation);
-        inode.vi.state_change.store(s.generation, Relaxed); // ORDERING: Relaxed, read under the latch.
-        if inode.vi.size() != s.size {
-            inode.vi.set_size(s.size);
+        inode.volatile.touch_state(s.ctime);
+        inode.volatile.set_atime(s.atime);
+        inode.volatile.set_change(s.generation);
+        inode.volatile.state_change.store(s.generation, Relaxed); // ORDERING: Relaxed, read under the latch.
+        if inode.volatile.size() != s.size {
+            inode.volatile.set_size(s.size);
         }
     }
 }
@@ -279,12 +281,12 @@ fn clear_range(
 ) -> Result<()> {
     let end = span.end.min(PageNo::END.offset());
     let span = Span { start: span.start, end };
-    let gate = inode.vi.raise_gate();
+    let gate = inode.volatile.raise_gate();
     guard.lane.begin(inode.ino, span.first(), span.page_end());
     let range = Change { first: span.first(), end: span.page_end() };
     let locked = lock_existing(core, guard, inode, range);
     step(Step::Held);
-    let version = locked.version.max(inode.vi.floor()).next();
+    let version = locked.version.max(inode.volatile.floor()).next();
     let done = copy_edges(core, guard, inode, span).and_then(|edges| {
         let whole = match to {
             Becomes::Hole => zero::tombstone(inode, span, version, new),
@@ -312,7 +314,7 @@ fn give_back(core: &Core, edges: &[Edge]) {
     // memory orders two stores to one word, whichever lanes make them.
     core.region.fence();
     let blocks: Vec<Extent> = edges.iter().map(|e| Extent { block: e.block, count: 1 }).collect();
-    crate::alloc::untake(core.free_map(), &blocks);
+    crate::alloc::return_unused(core.free_map(), &blocks);
 }
 
 fn log_clear(
@@ -333,7 +335,7 @@ fn log_clear(
             apply(inode, records, new.map_or(Some(SetTime::Now), NewState::changes_mtime));
             step(Step::Happened);
             if new.is_none() {
-                inode.vi.touch(crate::clock::exact());
+                inode.volatile.touch(crate::clock::exact());
             }
             Ok(edges)
         }
@@ -353,12 +355,12 @@ fn publish(
     locked: LockedSparse<'_>,
 ) {
     if !planted(Bug::FloorNotRaised) {
-        inode.vi.raise_floor(version);
+        inode.volatile.raise_floor(version);
     }
     if span.end >= PageNo::END.offset() && to == Becomes::Hole {
         // ORDERING: Relaxed, only cleaning reads the two, and it tolerates an older pair.
-        inode.vi.tomb_page.store(PageNo::after(span.start).0, Relaxed);
-        inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
+        inode.volatile.tombstone_page.store(PageNo::after(span.start).0, Relaxed);
+        inode.volatile.tombstone_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
     }
     let whole = PageNo::after(span.start)..PageNo::of(span.end);
     let mut replaced = std::mem::take(&mut guard.scratch.replaced);
@@ -381,7 +383,7 @@ fn publish(
 fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<Vec<Edge>> {
     let mut edges = Vec::new();
     for page in span.edges().into_iter().flatten() {
-        let map = inode.vi.index().find(&core.arena, page).map_or(Map::HOLE, |run| run.cells[0].map());
+        let map = inode.volatile.index().find(&core.arena, page).map_or(Map::HOLE, |run| run.cells[0].map());
         if map.content().is_none() {
             continue;
         }
@@ -411,7 +413,7 @@ fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
 
 /// Number of bytes of a page below EOF, 0 to 4096.
 fn within_size(inode: InodeRef<'_>, page: PageNo) -> u32 {
-    inode.vi.size().saturating_sub(page.offset()).min(BLOCK_BYTES as u64) as u32
+    inode.volatile.size().saturating_sub(page.offset()).min(BLOCK_BYTES as u64) as u32
 }
 
 fn records_of(
@@ -423,7 +425,7 @@ fn records_of(
     whole: Vec<Record>,
 ) -> Vec<Record> {
     let now = crate::clock::exact();
-    let generation = inode.vi.change() + u64::from(new.is_some());
+    let generation = inode.volatile.change() + u64::from(new.is_some());
     let mut records: Vec<Record> = edges
         .iter()
         .map(|e| Record::Write {

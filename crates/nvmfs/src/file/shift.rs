@@ -18,8 +18,8 @@ use crate::alloc::{Purpose, settle_limbo};
 use crate::file::cells::{Change, LockedSparse, lock_existing, wake};
 use crate::file::deferred::free_replaced;
 use crate::file::heddle::look;
+use crate::file::new_blocks::Span;
 use crate::file::paper::lock_range;
-use crate::file::place::Span;
 use crate::file::resize::{NewState, apply, state};
 use crate::format::blob::{Kind, MapRun, RUN_PAGES_MAX, WORDS_A_BLOCK, map_of_words, words_of_map};
 use crate::format::record::{Blocks, Record};
@@ -67,7 +67,7 @@ fn whole_pages(span: Span) -> Result<()> {
 /// Cuts `span` out of the file. The caller holds the EOF latch.
 pub fn collapse(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {
     whole_pages(span)?;
-    let size = inode.vi.size();
+    let size = inode.volatile.size();
     if span.end >= size {
         return Err(Error::InvalidArgument("a collapsed range ends before the end of the file"));
     }
@@ -78,7 +78,7 @@ pub fn collapse(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, spa
 /// Inserts a hole at `span`. The caller holds the EOF latch.
 pub fn insert(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {
     whole_pages(span)?;
-    let size = inode.vi.size();
+    let size = inode.volatile.size();
     if span.start >= size {
         return Err(Error::InvalidArgument("a hole is inserted before the end of the file"));
     }
@@ -96,7 +96,7 @@ fn shift_pages(
     shift: Shift,
     size: u64,
 ) -> Result<()> {
-    let end = size.max(inode.vi.size());
+    let end = size.max(inode.volatile.size());
     let _range = lock_range(core, guard.own, inode, shift.first.offset(), end, Access::Exclusive)?;
     let purpose = if shift.down { Purpose::Free } else { Purpose::Data };
     if commit::prepare(core, guard, inode, SLOTS, purpose)? {
@@ -104,12 +104,12 @@ fn shift_pages(
         // call fails before the fence of `log`. No check sees it: no rig can cause an error in between.
         core.region.fence();
     }
-    let gate = inode.vi.raise_gate();
+    let gate = inode.volatile.raise_gate();
     guard.lane.begin(inode.ino, shift.first, PageNo::END);
     let done = hold_cells(core, guard, inode, shift).and_then(|locked| {
         step(Step::Held);
         let plan = plan(core, inode, shift);
-        let version = locked.version.max(inode.vi.floor()).next();
+        let version = locked.version.max(inode.volatile.floor()).next();
         match log(core, guard, inode, shift, size, version, &plan) {
             Ok(()) => {
                 publish(core, guard, inode, shift, version, plan, locked);
@@ -130,7 +130,7 @@ fn shift_pages(
 
 /// Pages from the first on that have blocks.
 fn mapped(core: &Core, inode: InodeRef<'_>, first: PageNo, mut each: impl FnMut(PageNo, Map)) {
-    for run in inode.vi.index().runs(&core.arena, first, PageNo::END) {
+    for run in inode.volatile.index().runs(&core.arena, first, PageNo::END) {
         for (cell, at) in run.cells.iter().zip(run.page.0..) {
             let map = cell.map();
             if map.block().is_some() {
@@ -156,7 +156,7 @@ fn hold_cells<'v>(
             return Err(Error::FileTooBig);
         }
         for target in targets {
-            inode.vi.index().grow(&core.arena, target).map_err(no_memory)?;
+            inode.volatile.index().grow(&core.arena, target).map_err(no_memory)?;
         }
         let range = Change { first: shift.first, end: PageNo::END };
         let locked = lock_existing(core, guard, inode, range);
@@ -276,14 +276,14 @@ fn publish(
     plan: Plan,
     locked: LockedSparse<'_>,
 ) {
-    inode.vi.raise_floor(version);
+    inode.volatile.raise_floor(version);
     // ORDERING: Relaxed, only cleaning reads the two, and it tolerates an older pair.
-    inode.vi.tomb_page.store(shift.first.0, Relaxed);
-    inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
+    inode.volatile.tombstone_page.store(shift.first.0, Relaxed);
+    inode.volatile.tombstone_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
     locked.publish_shifted(core, guard.id, version, |page| map_in(&plan.runs, page));
     step(Step::LetGo);
     guard.lane.end();
-    inode.vi.count_blocks(-(plan.blocks_cut as i64));
+    inode.volatile.count_blocks(-(plan.blocks_cut as i64));
     free_replaced(core, guard, inode, &plan.cut);
 }
 
@@ -313,7 +313,7 @@ pub fn roll_forward(
         behind.checked_sub(1).is_some_and(|at| block.0 < kept[at].block.0 + kept[at].count)
     };
     let mut cut = 0;
-    for run in inode.vi.index().runs(&core.arena, first, PageNo::END) {
+    for run in inode.volatile.index().runs(&core.arena, first, PageNo::END) {
         for (cell, at) in run.cells.iter().zip(run.page.0..) {
             let lv = cell.lv();
             if !lv.locked() || lv.lane() != lane {
@@ -328,7 +328,7 @@ pub fn roll_forward(
             }
         }
     }
-    inode.vi.count_blocks(-cut);
+    inode.volatile.count_blocks(-cut);
 }
 
 /// The pages that a remap record still determines, as write records; `None` if its map cannot be read.

@@ -8,7 +8,7 @@
 //! Crash       with few runs, all records of a call are one transaction. Otherwise the call is made in pieces; each piece is whole, and
 //!             size and time come with the last.
 
-use crate::file::place::Span;
+use crate::file::new_blocks::Span;
 use crate::file::range::Clean;
 use crate::file::resize::{self, NewState};
 use crate::format::record::{Blocks, Record, WRITE_PAGES_MAX};
@@ -70,7 +70,7 @@ pub fn zero(
 }
 
 fn generation(inode: InodeRef<'_>, new: Option<&NewState>) -> u64 {
-    inode.vi.change() + u64::from(new.is_some())
+    inode.volatile.change() + u64::from(new.is_some())
 }
 
 /// The record that turns whole pages into holes.
@@ -108,7 +108,7 @@ pub fn unwritten(
 /// Runs of pages with data whose blocks are contiguous.
 fn runs(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo) -> Vec<(PageNo, BlockNo, u64)> {
     let mut runs: Vec<(PageNo, BlockNo, u64)> = Vec::new();
-    for found in inode.vi.index().runs(&core.arena, first, end) {
+    for found in inode.volatile.index().runs(&core.arena, first, end) {
         for (page, block) in (found.page.0..).zip(found.cells.iter().map(|cell| Map::content(cell.map()))) {
             let Some(block) = block else { continue };
             match runs.last_mut() {

@@ -14,7 +14,7 @@
 //! A blob is durable before its record is written, so it is never torn.
 
 use super::fields::{attribute, blob as f, run};
-use super::pointer::{self, Place, Target};
+use super::pointer::{self, PointerLocation, Target};
 use super::word::{crc, word};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo};
 use heddle_vfs::XattrName;
@@ -39,10 +39,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn next_of(self, at: BlockNo) -> Place {
+    fn next_of(self, at: BlockNo) -> PointerLocation {
         match self {
-            Kind::Xattrs => Place::Xattrs(at),
-            Kind::Map => Place::Map(at),
+            Kind::Xattrs => PointerLocation::Xattrs(at),
+            Kind::Map => PointerLocation::Map(at),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! | 2… | block:40 · count:22, payload of a marked word | |
 
 use super::fields::list as f;
-use super::pointer::{self, Place, Target};
+use super::pointer::{self, PointerLocation, Target};
 use super::word::{crc, word};
 use crate::ids::{BlockNo, Extent, InodeId};
 
@@ -22,7 +22,7 @@ pub const EXTENT_BLOCKS_MAX: u64 = (1 << 22) - 1;
 pub fn encode(seed: u32, owner: InodeId, at: BlockNo, extents: &[Extent], next: Option<BlockNo>) -> Vec<u64> {
     let mut words = Vec::with_capacity(2 + extents.len());
     words.push(0);
-    words.push(next.map_or(0, |n| pointer::encode(seed, owner, Place::ExtentList(at), n)));
+    words.push(next.map_or(0, |n| pointer::encode(seed, owner, PointerLocation::ExtentList(at), n)));
     words.extend(extents.iter().map(|e| word(f::BLOCK.put(e.block.0) | f::BLOCKS.put(e.count))));
     let sum = crc(crc(seed, &[at.0, owner.ino.0, owner.generation]), &words[1..]);
     words[0] = word(f::CRC.put(u64::from(sum)) | f::COUNT.put(extents.len() as u64));
@@ -46,7 +46,7 @@ pub fn decode(
     if head != word(f::CRC.put(u64::from(sum)) | f::COUNT.put(count as u64)) {
         return None;
     }
-    let next = match pointer::decode(seed, owner, Place::ExtentList(at), body[0]) {
+    let next = match pointer::decode(seed, owner, PointerLocation::ExtentList(at), body[0]) {
         Target::None => None,
         Target::At(block) => Some(block),
         Target::Bad => return None,

@@ -14,7 +14,7 @@ use crate::ids::{BlockNo, InodeId};
 /// The position at which a pointer is stored. It is part of the check, so that a pointer is not valid
 /// anywhere else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum PointerLocation {
     /// Head of a chain of an inode.
     Head(u32),
     /// Block that holds the further heads of an inode.
@@ -33,17 +33,17 @@ pub enum Place {
     Map(BlockNo),
 }
 
-impl Place {
+impl PointerLocation {
     fn words(self) -> [u64; 2] {
         match self {
-            Place::Head(n) => [1, u64::from(n)],
-            Place::HeadBlock => [2, 0],
-            Place::Next(b) => [3, b.0],
-            Place::Tail => [4, 0],
-            Place::InodeChunk(n) => [5, n],
-            Place::ExtentList(b) => [6, b.0],
-            Place::Xattrs(b) => [7, b.0],
-            Place::Map(b) => [8, b.0],
+            PointerLocation::Head(n) => [1, u64::from(n)],
+            PointerLocation::HeadBlock => [2, 0],
+            PointerLocation::Next(b) => [3, b.0],
+            PointerLocation::Tail => [4, 0],
+            PointerLocation::InodeChunk(n) => [5, n],
+            PointerLocation::ExtentList(b) => [6, b.0],
+            PointerLocation::Xattrs(b) => [7, b.0],
+            PointerLocation::Map(b) => [8, b.0],
         }
     }
 }
@@ -59,18 +59,18 @@ pub enum Target<T> {
     Bad,
 }
 
-fn check(seed: u32, owner: InodeId, place: Place, target: u64, bits: u32) -> u64 {
+fn check(seed: u32, owner: InodeId, place: PointerLocation, target: u64, bits: u32) -> u64 {
     let [kind, number] = place.words();
     u64::from(crc(seed, &[owner.ino.0, owner.generation, kind, number, target])) & ((1 << bits) - 1)
 }
 
 /// A pointer to `block`.
-pub fn encode(seed: u32, owner: InodeId, place: Place, block: BlockNo) -> u64 {
+pub fn encode(seed: u32, owner: InodeId, place: PointerLocation, block: BlockNo) -> u64 {
     f::BLOCK.put(block.0) | f::CHECK.put(check(seed, owner, place, block.0, f::CHECK.bits))
 }
 
 /// Reads a pointer back.
-pub fn decode(seed: u32, owner: InodeId, place: Place, raw: u64) -> Target<BlockNo> {
+pub fn decode(seed: u32, owner: InodeId, place: PointerLocation, raw: u64) -> Target<BlockNo> {
     let block = f::BLOCK.of(raw);
     match raw {
         0 => Target::None,
@@ -84,7 +84,7 @@ pub fn decode(seed: u32, owner: InodeId, place: Place, raw: u64) -> Target<Block
 /// A tail: records before slot `slot` (1 to 64) of log page `block`, and in all pages before it, count.
 pub fn encode_tail(seed: u32, owner: InodeId, block: BlockNo, slot: u32) -> u64 {
     let target = tail::BLOCK.put(block.0) | tail::SLOT.put(u64::from(slot - 1));
-    target | tail::CHECK.put(check(seed, owner, Place::Tail, target, tail::CHECK.bits))
+    target | tail::CHECK.put(check(seed, owner, PointerLocation::Tail, target, tail::CHECK.bits))
 }
 
 /// Reads a tail back.
@@ -92,7 +92,7 @@ pub fn decode_tail(seed: u32, owner: InodeId, raw: u64) -> Target<(BlockNo, u32)
     let (block, target) = (tail::BLOCK.of(raw), raw & !tail::CHECK.mask());
     match raw {
         0 => Target::None,
-        _ if tail::CHECK.of(raw) == check(seed, owner, Place::Tail, target, tail::CHECK.bits)
+        _ if tail::CHECK.of(raw) == check(seed, owner, PointerLocation::Tail, target, tail::CHECK.bits)
             && block != 0 =>
         {
             Target::At((BlockNo(block), tail::SLOT.of(raw) as u32 + 1))

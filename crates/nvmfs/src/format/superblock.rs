@@ -198,13 +198,13 @@ impl Copies {
         });
         let guessed = guessed.map(|blocks| blocks.wrapping_sub(1)).filter(|block| (1..=last).contains(block));
         let mut places = of_told.into_iter().chain(guessed).chain((!is_whole).then_some(last));
-        let twin = places.find_map(|block| match Superblock::decode(&read(block)) {
-            FoundSuperblock::Whole(sb) if sb.is_twin_of(told.as_ref(), block) => {
+        let copy = places.find_map(|block| match Superblock::decode(&read(block)) {
+            FoundSuperblock::Whole(sb) if sb.is_copy_of(told.as_ref(), block) => {
                 Some((block, FoundSuperblock::Whole(sb)))
             }
             _ => None,
         });
-        let (second_block, second) = twin.unwrap_or_else(|| {
+        let (second_block, second) = copy.unwrap_or_else(|| {
             let block = of_told.unwrap_or(last);
             match Superblock::decode(&read(block)) {
                 FoundSuperblock::Whole(_) => (block, FoundSuperblock::Foreign),
@@ -243,7 +243,7 @@ impl Copies {
 impl Superblock {
     /// Returns true if this copy, found in that block, is of the same image as the first one or its readable
     /// fields. It must lie where it says.
-    fn is_twin_of(&self, first: Option<&Superblock>, block: u64) -> bool {
+    fn is_copy_of(&self, first: Option<&Superblock>, block: u64) -> bool {
         let same = |first: &Superblock| {
             first.uuid == self.uuid || first.blocks_total == self.blocks_total && first.seed == self.seed
         };

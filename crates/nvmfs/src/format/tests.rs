@@ -203,13 +203,16 @@ fn headers_inodes_and_pointers_refuse_every_flipped_bit() {
         bad[bit / 64] ^= 1 << (bit % 64);
         assert_eq!(inode::InodeBase::decode(SEED, HOME.ino, &bad), inode::FoundInode::Damaged, "bit {bit}");
     }
-    let raw = pointer::encode(SEED, HOME, pointer::Place::Head(1), BlockNo(77));
+    let raw = pointer::encode(SEED, HOME, pointer::PointerLocation::Head(1), BlockNo(77));
     let tail = pointer::encode_tail(SEED, HOME, BlockNo(77), 64);
-    assert_eq!(pointer::decode(SEED, HOME, pointer::Place::Head(1), raw), pointer::Target::At(BlockNo(77)));
+    assert_eq!(
+        pointer::decode(SEED, HOME, pointer::PointerLocation::Head(1), raw),
+        pointer::Target::At(BlockNo(77))
+    );
     assert_eq!(pointer::decode_tail(SEED, HOME, tail), pointer::Target::At((BlockNo(77), 64)));
     for bit in 0..64 {
         assert_eq!(
-            pointer::decode(SEED, HOME, pointer::Place::Head(1), raw ^ 1 << bit),
+            pointer::decode(SEED, HOME, pointer::PointerLocation::Head(1), raw ^ 1 << bit),
             pointer::Target::Bad
         );
         assert_eq!(pointer::decode_tail(SEED, HOME, tail ^ 1 << bit), pointer::Target::Bad);
@@ -320,18 +323,18 @@ fn no_bit_is_written_outside_a_field() {
 
 #[test]
 fn pointers_tails_and_lists_are_read_back_and_belong_to_one_place() {
-    use pointer::{Place, Target, decode, decode_tail, encode, encode_tail};
+    use pointer::{PointerLocation, Target, decode, decode_tail, encode, encode_tail};
     let block = BlockNo((1 << 40) - 1);
     let places = [
-        Place::Head(0),
-        Place::Head(1),
-        Place::HeadBlock,
-        Place::Next(BlockNo(1)),
-        Place::Tail,
-        Place::InodeChunk(1),
-        Place::ExtentList(BlockNo(1)),
-        Place::Xattrs(BlockNo(1)),
-        Place::Map(BlockNo(1)),
+        PointerLocation::Head(0),
+        PointerLocation::Head(1),
+        PointerLocation::HeadBlock,
+        PointerLocation::Next(BlockNo(1)),
+        PointerLocation::Tail,
+        PointerLocation::InodeChunk(1),
+        PointerLocation::ExtentList(BlockNo(1)),
+        PointerLocation::Xattrs(BlockNo(1)),
+        PointerLocation::Map(BlockNo(1)),
     ];
     for (n, place) in places.into_iter().enumerate() {
         let raw = encode(SEED, HOME, place, block);

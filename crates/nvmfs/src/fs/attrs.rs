@@ -38,8 +38,8 @@ pub fn checked(
     handle: Option<&Handle>,
     set: &SetAttr,
 ) -> Result<NewState> {
-    let (kind, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
-    let (uid, gid) = inode.vi.owner();
+    let (kind, perm) = inode.volatile.kind_perm().ok_or(Error::Stale)?;
+    let (uid, gid) = inode.volatile.owner();
     let owner = cred.is_root() || cred.uid == uid;
     may_set_owner(set, cred, kind, owner, uid, gid)?;
     may_set_times(core, inode, cred, set, owner)?;

@@ -11,7 +11,7 @@ impl NvmFs {
     pub(super) fn read_part(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inode = self.readable(handle)?;
         if buf.is_empty() {
-            let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
+            let directory = matches!(inode.volatile.kind_perm(), Some((FileKind::Directory, _)));
             return if directory { Err(Error::IsDirectory) } else { Ok(0) };
         }
         let mut guard = enter_for(&self.core, Kind::Read)?;
@@ -25,7 +25,7 @@ impl NvmFs {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        match inode.vi.kind_perm() {
+        match inode.volatile.kind_perm() {
             Some((FileKind::Directory, _)) => return Err(Error::IsDirectory),
             None => return Err(Error::Stale),
             _ => {}

@@ -17,9 +17,9 @@ fn judged<T>(
     cred: &Cred,
     work: impl FnOnce(Subject<'_>) -> Result<T>,
 ) -> Result<T> {
-    let (kind, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
+    let (kind, perm) = inode.volatile.kind_perm().ok_or(Error::Stale)?;
     let check = |want: Permission| check(core, inode, cred, want);
-    work(Subject { kind, perm, owner: inode.vi.owner(), check: &check })
+    work(Subject { kind, perm, owner: inode.volatile.owner(), check: &check })
 }
 
 /// The value of one attribute.
@@ -45,7 +45,7 @@ pub fn set(
     }
     set_all(core, guard, inode, &NewState { perm, ..NewState::default() }, Some(&xattrs))?;
     if name.bytes() == CAPABILITY {
-        inode.vi.set_capable(true);
+        inode.volatile.set_capable(true);
     }
     Ok(())
 }
@@ -62,7 +62,7 @@ pub fn remove(
     judged(core, inode, cred, |subject| xattrs.remove(subject, cred, name))?;
     set_all(core, guard, inode, &NewState::default(), Some(&xattrs))?;
     if name.bytes() == CAPABILITY {
-        inode.vi.set_capable(false);
+        inode.volatile.set_capable(false);
     }
     Ok(())
 }

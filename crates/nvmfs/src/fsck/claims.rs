@@ -1,7 +1,7 @@
 //! The use of each block.
 
 use super::catalogue::Code;
-use super::pass::{Pass, Spot};
+use super::pass::{Location, Pass};
 use crate::format::blob;
 use crate::format::layout::Layout;
 use crate::ids::{BlockNo, InodeId, PageNo};
@@ -154,8 +154,8 @@ pub fn judge(pass: &mut Pass<'_>) {
         let end = first.end().min(claim.end());
         let (from, count) = (claim.block, end - claim.block.0);
         let what = format!("{} of {} and {}", blocks(from, count), first.what.text(), claim.what.text());
-        let spot = Spot { ino: claim.what.ino().or(first.what.ino()), block: Some(from), slot: None };
-        pass.issue(Code::CLAIMED_TWICE, spot, what);
+        let location = Location { ino: claim.what.ino().or(first.what.ino()), block: Some(from), slot: None };
+        pass.issue(Code::CLAIMED_TWICE, location, what);
         // If one of two chunks is unproven, its pointer is forged. The first chunk is exempt, because it
         // holds the root.
         let unproven = [first, claim].into_iter().find_map(|c| match c.what {

@@ -14,7 +14,7 @@ use super::catalogue::Code;
 use super::claims::Use;
 use super::log::Entry;
 use super::mend;
-use super::pass::{Pass, Spot};
+use super::pass::{Location, Pass};
 use crate::format::blob::{self, Kind, MapRun, XATTR_BLOCKS_MAX, map_of_words, xattrs_of_words};
 use crate::format::extent_list;
 use crate::format::record::Record;
@@ -23,31 +23,31 @@ use heddle_vfs::{Ino, Time};
 use std::collections::BTreeSet;
 
 /// The last set of extended attributes: its generation, its blob, its time, and the record's position.
-type Attached = Option<(u64, Option<BlockNo>, Time, Spot)>;
+type Attached = Option<(u64, Option<BlockNo>, Time, Location)>;
 
 /// Applies an attributes record.
 fn attach(attached: &mut Attached, entry: &Entry, ino: Ino) {
     let Record::Xattrs { blob, generation, mtime } = entry.record else { return };
     if attached.is_none_or(|(known, ..)| known < generation) {
-        *attached = Some((generation, blob, mtime, Spot::of(ino, entry.block).slot(entry.slot)));
+        *attached = Some((generation, blob, mtime, Location::of(ino, entry.block).slot(entry.slot)));
     }
 }
 
 /// Blocks of lists and maps that records of one inode have named so far. If two records name the same block,
 /// one is forged: the block is claimed once, and the log is written anew.
 #[derive(Default)]
-struct Told {
+struct ListClaims {
     blocks: BTreeSet<BlockNo>,
     again: bool,
 }
 
-impl Told {
-    fn claim(&mut self, pass: &mut Pass<'_>, at: BlockNo, what: Use, (code, spot): (Code, Spot)) {
+impl ListClaims {
+    fn claim(&mut self, pass: &mut Pass<'_>, at: BlockNo, what: Use, (code, location): (Code, Location)) {
         if self.blocks.insert(at) {
             pass.claim(at, 1, what);
         } else {
             self.again = true;
-            pass.issue(code, spot, format!("another record names block {} too", at.0));
+            pass.issue(code, location, format!("another record names block {} too", at.0));
         }
     }
 }
@@ -55,13 +55,13 @@ impl Told {
 /// Reads and claims the blob of the current attributes. Returns false if they are lost; they are removed
 /// then. Blocks of older sets are free.
 fn settle_attached(pass: &mut Pass<'_>, id: InodeId, attached: &mut Attached) -> bool {
-    let Some((_, Some(first), _, spot)) = *attached else { return true };
-    if words(pass, id, spot, Kind::Xattrs, first, &mut Told::default())
+    let Some((_, Some(first), _, location)) = *attached else { return true };
+    if words(pass, id, location, Kind::Xattrs, first, &mut ListClaims::default())
         .is_some_and(|words| xattrs_of_words(&words).is_some())
     {
         return true;
     }
-    pass.issue(Code::XATTRS, spot, "the blob of its attributes is not whole");
+    pass.issue(Code::XATTRS, location, "the blob of its attributes is not whole");
     *attached = None;
     false
 }
@@ -76,7 +76,7 @@ fn certified<T>(
     pass: &mut Pass<'_>,
     at: BlockNo,
     code: Code,
-    spot: Spot,
+    location: Location,
     decode: mend::Decode<'_, T>,
 ) -> Option<T> {
     let words = pass.media.block(at);
@@ -84,7 +84,7 @@ fn certified<T>(
         return Some(said);
     }
     let (index, word, said) = mend::block(pass, &words[..], decode)?;
-    pass.issue(code, spot, "one bit of the block");
+    pass.issue(code, location, "one bit of the block");
     pass.exact(at.pos().plus(index as u64 * 8), vec![word]);
     Some(said)
 }
@@ -93,10 +93,10 @@ fn certified<T>(
 fn words(
     pass: &mut Pass<'_>,
     owner: InodeId,
-    spot: Spot,
+    location: Location,
     kind: Kind,
     first: BlockNo,
-    told: &mut Told,
+    list_claims: &mut ListClaims,
 ) -> Option<Vec<u64>> {
     let seed = pass.image.seed;
     let (blocks_max, code, bit) = match kind {
@@ -109,10 +109,10 @@ fn words(
         if !pass.holds(at) || !met.insert(at) || met.len() > blocks_max {
             return None;
         }
-        let here = Spot { block: Some(at), slot: None, ..spot };
+        let here = Location { block: Some(at), slot: None, ..location };
         let decode = |word_at: &dyn Fn(usize) -> u64| blob::decode(seed, owner, kind, at, word_at);
         let (part, following) = certified(pass, at, bit, here, &decode)?;
-        told.claim(pass, at, Use::Blob(owner, kind), (code, here));
+        list_claims.claim(pass, at, Use::Blob(owner, kind), (code, here));
         all.extend(part);
         next = following;
     }
@@ -124,15 +124,16 @@ fn words(
 fn map(
     pass: &mut Pass<'_>,
     owner: InodeId,
-    spot: Spot,
+    location: Location,
     (page, blob): (PageNo, Option<BlockNo>),
-    told: &mut Told,
+    list_claims: &mut ListClaims,
 ) -> Option<Vec<MapRun>> {
     let Some(first) = blob else { return Some(Vec::new()) };
-    let runs = words(pass, owner, spot, Kind::Map, first, told).and_then(|words| map_of_words(&words));
+    let runs =
+        words(pass, owner, location, Kind::Map, first, list_claims).and_then(|words| map_of_words(&words));
     let runs = runs.filter(|runs| runs.first().is_none_or(|run| run.page >= page));
     if runs.is_none() {
-        pass.issue(Code::MAP, spot, format!("the map of its pages from {} on is not whole", page.0));
+        pass.issue(Code::MAP, location, format!("the map of its pages from {} on is not whole", page.0));
     }
     runs
 }
@@ -141,15 +142,15 @@ fn map(
 fn list(
     pass: &mut Pass<'_>,
     owner: InodeId,
-    spot: Spot,
+    location: Location,
     (first, pages): (BlockNo, u64),
-    told: &mut Told,
+    list_claims: &mut ListClaims,
 ) -> Option<Vec<Extent>> {
     let seed = pass.image.seed;
     let (mut extents, mut next, mut count) = (Vec::new(), Some(first), 0u64);
     let mut met = BTreeSet::new();
     while let Some(at) = next {
-        let here = Spot { block: Some(at), slot: None, ..spot };
+        let here = Location { block: Some(at), slot: None, ..location };
         if !pass.holds(at) || !met.insert(at) {
             pass.issue(Code::LIST, here, "a list leads to this block, where none can be");
             return None;
@@ -159,7 +160,7 @@ fn list(
             pass.issue(Code::LIST, here, "its checksum is wrong");
             return None;
         };
-        told.claim(pass, at, Use::List(owner), (Code::LIST, here));
+        list_claims.claim(pass, at, Use::List(owner), (Code::LIST, here));
         count = part.iter().fold(count, |sum, e| sum.saturating_add(e.count));
         if count > pages {
             break;
@@ -168,7 +169,7 @@ fn list(
         next = following;
     }
     if count != pages {
-        pass.issue(Code::LIST_LENGTH, spot, format!("the record has {pages} pages, its list {count}"));
+        pass.issue(Code::LIST_LENGTH, location, format!("the record has {pages} pages, its list {count}"));
         return None;
     }
     Some(extents)

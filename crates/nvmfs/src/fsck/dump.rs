@@ -11,7 +11,7 @@ use super::media::Media;
 use super::pass::Pass;
 use crate::format::inode::{FoundInode, HEAD_BLOCK_WORD, HEADS_INLINE, InodeBase, TAIL_WORD};
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
-use crate::format::pointer::{self, Place, Target};
+use crate::format::pointer::{self, PointerLocation, Target};
 use crate::format::record::{Blocks, Found, Record, parse};
 use crate::format::superblock::{FoundSuperblock, Superblock};
 use crate::ids::{BlockNo, InodeId};
@@ -168,12 +168,12 @@ fn inode(pass: &Pass<'_>, ino: Ino) -> Result<Value, DumpError> {
     }
     let (seed, id) = (pass.image.seed, base.id);
     let pointers = pass.media.line(at.plus(LINE_BYTES as u64));
-    let heads =
-        (0..HEADS_INLINE).map(|n| target(pointer::decode(seed, id, Place::Head(n), pointers[n as usize])));
+    let heads = (0..HEADS_INLINE)
+        .map(|n| target(pointer::decode(seed, id, PointerLocation::Head(n), pointers[n as usize])));
     shown.push(("heads", Value::List(heads.collect())));
     shown.push((
         "head_block",
-        target(pointer::decode(seed, id, Place::HeadBlock, pointers[HEAD_BLOCK_WORD as usize])),
+        target(pointer::decode(seed, id, PointerLocation::HeadBlock, pointers[HEAD_BLOCK_WORD as usize])),
     ));
     let tail = match pointer::decode_tail(seed, id, pointers[TAIL_WORD as usize]) {
         Target::None => "none".into(),
@@ -222,7 +222,8 @@ fn page(media: &Media<'_>, image: &Image, block: BlockNo) -> Result<Value, DumpE
     let Some(header) = PageHeader::decode(image.seed, &media.line(block.pos())) else {
         return Ok(fields! { "block": block.0, "what": "no log page (data, a free block, or damaged)" });
     };
-    let next = pointer::decode(image.seed, header.owner, Place::Next(block), media.word(next_pos(block)));
+    let next =
+        pointer::decode(image.seed, header.owner, PointerLocation::Next(block), media.word(next_pos(block)));
     let seed = header.record_seed(image.seed);
     let mut slots = Vec::new();
     let mut slot = 1;

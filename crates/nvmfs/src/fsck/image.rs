@@ -3,7 +3,7 @@
 use super::FsckError;
 use super::catalogue::Code;
 use super::media::{BLOCK_WORDS, Media};
-use super::pass::{Issue, Spot};
+use super::pass::{Issue, Location};
 use crate::format::layout::{Layout, REGION_BYTES_MIN};
 use crate::format::superblock::{Copies, FoundSuperblock, SUPERBLOCK_BYTES, Superblock, VERSION};
 use crate::ids::BlockNo;
@@ -147,7 +147,7 @@ pub fn read(name: &str, media: &Media<'_>) -> Result<Read, FsckError> {
 }
 
 fn issue(code: Code, block: u64, what: &str) -> Issue {
-    Issue { code, spot: Spot::block(BlockNo(block)), what: what.to_owned() }
+    Issue { code, location: Location::block(BlockNo(block)), what: what.to_owned() }
 }
 
 /// No copy is valid: returns one that becomes valid by flipping one bit.

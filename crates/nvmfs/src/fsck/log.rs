@@ -4,10 +4,10 @@ use super::catalogue::Code;
 use super::claims::Use;
 use super::mend;
 use super::page::{self, PageAt};
-use super::pass::{Pass, Spot};
+use super::pass::{Location, Pass};
 use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_IN_BLOCK, HEADS_INLINE, TAIL_WORD};
 use crate::format::page::{PageHeader, SLOTS, next_pos};
-use crate::format::pointer::{self, Place, Target};
+use crate::format::pointer::{self, PointerLocation, Target};
 use crate::format::record::Record;
 use crate::format::superblock::MOUNTS_MAX;
 use crate::ids::{BlockNo, InodeId};
@@ -93,7 +93,7 @@ pub fn read(pass: &mut Pass<'_>, id: InodeId) -> Log {
 fn no_tail(pass: &mut Pass<'_>, walk: &Walk, why: &str) {
     let at = walk.at.plus(TAIL_WORD * 8);
     if pass.media.word(at) != 0 {
-        pass.issue(Code::TAIL, Spot::ino(walk.id.ino), format!("a tail pointer {why}"));
+        pass.issue(Code::TAIL, Location::ino(walk.id.ino), format!("a tail pointer {why}"));
         pass.exact(at, vec![0]);
     }
 }
@@ -105,7 +105,7 @@ fn tail_alone(pass: &mut Pass<'_>, walk: &Walk, log: &mut Log) {
     match pointer::decode_tail(pass.image.seed, walk.id, raw) {
         Target::At((block, _)) if leads_to(pass, walk.id, 0, block) => {
             let what = format!("no chain begins here, but the tail stands in block {}", block.0);
-            pass.issue(Code::HEAD, Spot::ino(walk.id.ino), what);
+            pass.issue(Code::HEAD, Location::ino(walk.id.ino), what);
             log.damaged = true;
         }
         _ => no_tail(pass, walk, "of a log without pages"),
@@ -117,8 +117,8 @@ fn head_block(pass: &mut Pass<'_>, walk: &mut Walk, log: &mut Log) -> Option<Blo
     let (seed, id) = (pass.image.seed, walk.id);
     let at = walk.at.plus(HEAD_BLOCK_WORD * 8);
     let raw = pass.media.word(at);
-    let decode = |raw| pointer::decode(seed, id, Place::HeadBlock, raw);
-    let spot = Spot::ino(id.ino);
+    let decode = |raw| pointer::decode(seed, id, PointerLocation::HeadBlock, raw);
+    let location = Location::ino(id.ino);
     let fits = |block: BlockNo| pass.holds(block) && holds_heads(pass, id, block);
     let block = match decode(raw) {
         Target::None => return None,
@@ -126,12 +126,12 @@ fn head_block(pass: &mut Pass<'_>, walk: &mut Walk, log: &mut Log) -> Option<Blo
         Target::At(block) => {
             log.damaged = true;
             let code = if pass.holds(block) { Code::HEAD_BLOCK } else { Code::LOG_OUTSIDE };
-            pass.issue(code, spot, format!("block {} holds no heads of this inode", block.0));
+            pass.issue(code, location, format!("block {} holds no heads of this inode", block.0));
             return None;
         }
         Target::Bad => {
             let mended = mend::pointer(raw, decode, fits);
-            pass.issue(Code::HEAD_BLOCK, spot, "the pointer's check is wrong");
+            pass.issue(Code::HEAD_BLOCK, location, "the pointer's check is wrong");
             match mended.map(|raw| (raw, decode(raw))) {
                 Some((raw, Target::At(block))) => {
                     pass.exact(at, vec![raw]);
@@ -157,7 +157,7 @@ fn head_block(pass: &mut Pass<'_>, walk: &mut Walk, log: &mut Log) -> Option<Blo
 fn holds_heads(pass: &Pass<'_>, id: InodeId, block: BlockNo) -> bool {
     let words = pass.media.block(block);
     let wrong = words.iter().enumerate().filter(|(i, raw)| {
-        let place = Place::Head(HEADS_INLINE + *i as u32);
+        let place = PointerLocation::Head(HEADS_INLINE + *i as u32);
         pointer::decode(pass.image.seed, id, place, **raw) == Target::Bad
     });
     let used = words.iter().filter(|w| **w != 0).count();
@@ -182,25 +182,25 @@ fn follow(
     pass: &mut Pass<'_>,
     walk: &Walk,
     chain: u32,
-    (at, place): (Pos, Place),
+    (at, place): (Pos, PointerLocation),
     log: &mut Log,
 ) -> Option<BlockNo> {
     let (seed, id) = (pass.image.seed, walk.id);
     let raw = pass.media.word(at);
     let decode = |raw| pointer::decode(seed, id, place, raw);
-    let (code, spot) = match place {
-        Place::Next(page) => (Code::NEXT, Spot::of(id.ino, page)),
-        _ => (Code::HEAD, Spot::ino(id.ino)),
+    let (code, location) = match place {
+        PointerLocation::Next(page) => (Code::NEXT, Location::of(id.ino, page)),
+        _ => (Code::HEAD, Location::ino(id.ino)),
     };
     match decode(raw) {
         Target::None => return None,
         Target::At(block) if pass.holds(block) => return Some(block),
         Target::At(block) => {
             log.damaged = true;
-            pass.issue(Code::LOG_OUTSIDE, spot, format!("chain {chain} leads to block {}", block.0));
+            pass.issue(Code::LOG_OUTSIDE, location, format!("chain {chain} leads to block {}", block.0));
             return None;
         }
-        Target::Bad => pass.issue(code, spot, format!("chain {chain}: the pointer's check is wrong")),
+        Target::Bad => pass.issue(code, location, format!("chain {chain}: the pointer's check is wrong")),
     }
     let fits = |block| leads_to(pass, id, chain, block) && !walk.met.contains(&block);
     let stands = BlockNo(crate::format::word::field(raw, 0, BlockNo::BITS));
@@ -216,18 +216,18 @@ fn follow(
 
 fn chain(pass: &mut Pass<'_>, walk: &mut Walk, number: u32, at: Pos, log: &mut Log) {
     let id = walk.id;
-    let mut next = follow(pass, walk, number, (at, Place::Head(number)), log);
+    let mut next = follow(pass, walk, number, (at, PointerLocation::Head(number)), log);
     if next.is_some() {
         log.chains += 1;
         if number > 0 && pass.image.kind != LogKind::SelfCertifying {
-            pass.issue(Code::CHAIN_TOO_MANY, Spot::ino(id.ino), format!("chain {number}"));
+            pass.issue(Code::CHAIN_TOO_MANY, Location::ino(id.ino), format!("chain {number}"));
             log.damaged = true;
         }
     }
     let mut pages = Vec::new();
     while let Some(block) = next {
         if !walk.met.insert(block) {
-            pass.issue(Code::CIRCLE, Spot::of(id.ino, block), format!("chain {number} comes back to it"));
+            pass.issue(Code::CIRCLE, Location::of(id.ino, block), format!("chain {number} comes back to it"));
             log.damaged = true;
             break;
         }
@@ -241,7 +241,7 @@ fn chain(pass: &mut Pass<'_>, walk: &mut Walk, number: u32, at: Pos, log: &mut L
         if let Some(header) = header {
             pages.push(PageAt::read(pass, id, block, &header));
         }
-        next = follow(pass, walk, number, (next_pos(block), Place::Next(block)), log);
+        next = follow(pass, walk, number, (next_pos(block), PointerLocation::Next(block)), log);
     }
     if pass.image.kind == LogKind::Tail {
         by_tail(pass, walk, pages, log);
@@ -253,11 +253,11 @@ fn chain(pass: &mut Pass<'_>, walk: &mut Walk, number: u32, at: Pos, log: &mut L
 /// The header of a page; a foreign header is reported.
 fn header(pass: &mut Pass<'_>, id: InodeId, chain: u32, block: BlockNo, log: &mut Log) -> Option<PageHeader> {
     let line = pass.media.line(block.pos());
-    let spot = Spot::of(id.ino, block);
+    let location = Location::of(id.ino, block);
     let header = match PageHeader::decode(pass.image.seed, &line) {
         Some(header) => header,
         None => {
-            pass.issue(Code::HEADER, spot, format!("chain {chain}: the header's checksum is wrong"));
+            pass.issue(Code::HEADER, location, format!("chain {chain}: the header's checksum is wrong"));
             let mended = if pass.may_mend() { mend::header(pass.image.seed, &line, id, chain) } else { None };
             let Some((line, header)) = mended else {
                 log.damaged = true;
@@ -269,18 +269,18 @@ fn header(pass: &mut Pass<'_>, id: InodeId, chain: u32, block: BlockNo, log: &mu
     };
     if header.owner != id || header.chain != chain {
         let (ino, of) = (header.owner.ino.0, header.chain);
-        pass.issue(Code::HEADER_FOREIGN, spot, format!("it is of chain {of} of inode {ino}"));
+        pass.issue(Code::HEADER_FOREIGN, location, format!("it is of chain {of} of inode {ino}"));
         log.damaged = true;
     }
     let epoch = pass.image.superblock.epoch.get();
     if header.epoch > epoch && header.owner == id {
         let what = format!("the page is of mount {}, the superblock counts {epoch}", header.epoch);
         if header.epoch < MOUNTS_MAX / 2 {
-            pass.issue(Code::EPOCH_BEHIND, spot, what);
+            pass.issue(Code::EPOCH_BEHIND, location, what);
             pass.epoch_seen = pass.epoch_seen.max(header.epoch);
         } else {
             // If this era were believed, the image would have no mounts left.
-            pass.issue(Code::VERSION_RANGE, spot, what);
+            pass.issue(Code::VERSION_RANGE, location, what);
             log.damaged = true;
         }
     }
@@ -295,23 +295,23 @@ fn by_tail(pass: &mut Pass<'_>, walk: &Walk, pages: Vec<PageAt>, log: &mut Log) 
     let (seed, id) = (pass.image.seed, walk.id);
     let at = walk.at.plus(TAIL_WORD * 8);
     let raw = pass.media.word(at);
-    let spot = Spot::ino(id.ino);
+    let location = Location::ino(id.ino);
     let fits = |(block, slot): (BlockNo, u32)| pages.iter().any(|p| p.block == block && p.ends_at(slot));
     let mut tail = match pointer::decode_tail(seed, id, raw) {
         Target::At(to) if fits(to) => Some(to),
         Target::At((block, slot)) => {
             let what = format!("block {}, slot {slot} is no end of a record of this log", block.0);
-            pass.issue(Code::TAIL_OUTSIDE, spot, what);
+            pass.issue(Code::TAIL_OUTSIDE, location, what);
             None
         }
         // A crash cut the first transaction of the log before its tail was stored.
         Target::None if !pass.clean() || pages.iter().all(PageAt::blank) => Some((BlockNo(0), 0)),
         Target::None => {
-            pass.issue(Code::TAIL, spot, "it is missing");
+            pass.issue(Code::TAIL, location, "it is missing");
             None
         }
         Target::Bad => {
-            pass.issue(Code::TAIL, spot, "the pointer's check is wrong");
+            pass.issue(Code::TAIL, location, "the pointer's check is wrong");
             let mended = mend::pointer(raw, |raw| pointer::decode_tail(seed, id, raw), fits);
             mended.and_then(|raw| match pointer::decode_tail(seed, id, raw) {
                 Target::At(to) => {

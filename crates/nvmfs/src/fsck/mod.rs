@@ -40,7 +40,7 @@ pub mod undo;
 
 pub use catalogue::{CATALOGUE, Code, Entry, Severity};
 pub use log::Figures;
-pub use pass::{Issue, Spot};
+pub use pass::{Issue, Location};
 pub use repair::{Applied, Verdict, examine};
 pub use survey::{Inode, Owner, Survey, survey};
 

@@ -5,7 +5,7 @@
 use super::catalogue::Code;
 use super::log::{Entry, Log};
 use super::mend;
-use super::pass::{Pass, Spot};
+use super::pass::{Location, Pass};
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{Found, Record, Txn, is_later_line, mark, parse};
 use crate::format::word::{Line, MARK};
@@ -107,14 +107,14 @@ impl PageAt {
     }
 
     /// A transaction that overlaps an earlier one. Slots are handed out once, so it is forged.
-    fn liar(&self) -> Option<&Group> {
+    fn overlapping(&self) -> Option<&Group> {
         let clash = |a: Txn, b: Txn| a != b && a.first < b.first + b.slots && b.first < a.first + a.slots;
         let mut later = self.groups.iter().enumerate();
         later.find(|(i, g)| self.groups[..*i].iter().any(|h| clash(g.txn, h.txn))).map(|(_, g)| g)
     }
 
-    fn spot(&self, slot: u32) -> Spot {
-        Spot::of(self.id.ino, self.block).slot(slot)
+    fn location(&self, slot: u32) -> Location {
+        Location::of(self.id.ino, self.block).slot(slot)
     }
 
     /// The record that starts in a slot; `None` if the line is blank.
@@ -124,7 +124,7 @@ impl PageAt {
             return None;
         }
         if mend::was_blank(&line) {
-            pass.issue(Code::RECORD_BIT, self.spot(slot), "one bit in an unused line");
+            pass.issue(Code::RECORD_BIT, self.location(slot), "one bit in an unused line");
             pass.exact(slot_pos(self.block, slot), vec![0; 8]);
             lines[slot as usize] = [0; 8];
             return None;
@@ -144,7 +144,7 @@ impl PageAt {
         if (!torn || line[..7].iter().all(|w| *w != 0))
             && let Some((target, mended)) = mend::record(pass, self.seed, self.id, slot, lines)
         {
-            pass.issue(Code::RECORD_BIT, self.spot(target), "one bit of the record");
+            pass.issue(Code::RECORD_BIT, self.location(target), "one bit of the record");
             pass.exact(slot_pos(self.block, target), mended.to_vec());
             lines[target as usize] = mended;
             return self.piece(pass, lines, slot);
@@ -191,8 +191,8 @@ impl PageAt {
                 if *found == wanted || cut {
                     continue;
                 }
-                let spot = Spot::of(self.id.ino, self.block).slot(*slot);
-                pass.issue(Code::MARK, spot, "the record is whole, its mark is not right");
+                let location = Location::of(self.id.ino, self.block).slot(*slot);
+                pass.issue(Code::MARK, location, "the record is whole, its mark is not right");
                 let word = if wanted.is_some() { mark(self.seed, *slot) } else { 0 };
                 pass.exact(slot_pos(self.block, *slot).plus(56), vec![word]);
                 *found = wanted;
@@ -227,7 +227,7 @@ pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
     let by_mark = pass.image.kind == LogKind::CommitMark;
     let mut lost = false;
     for slot in &page.damaged {
-        pass.issue(Code::RECORD, page.spot(*slot), "checksum or sense of the record is wrong");
+        pass.issue(Code::RECORD, page.location(*slot), "checksum or sense of the record is wrong");
         lost = true;
     }
     let counts = |g: &Group| {
@@ -242,7 +242,7 @@ pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
     rests.sort_unstable();
     if by_mark {
         for group in page.groups.iter().filter(|g| !g.complete() && g.last_mark().is_some()) {
-            pass.issue(Code::RECORD, page.spot(group.txn.first), "a marked change is not whole");
+            pass.issue(Code::RECORD, page.location(group.txn.first), "a marked change is not whole");
             rests.retain(|slot| *slot != group.txn.first);
             lost = true;
         }
@@ -252,7 +252,7 @@ pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
     }
     if let Some(slot) = rests.first().filter(|_| !lost) {
         let code = if pass.clean() { Code::RECORD_TORN_CLEAN } else { Code::RECORD_TORN };
-        pass.issue(code, page.spot(*slot), "part of a change");
+        pass.issue(code, page.location(*slot), "part of a change");
         lost = pass.clean();
     }
     log.damaged |= lost;
@@ -261,8 +261,8 @@ pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
         if version_of(&record) < VERSION_MAX {
             log.records.push(Entry { block, slot, record });
         } else {
-            let spot = Spot::of(id.ino, block).slot(slot);
-            pass.issue(Code::VERSION_RANGE, spot, format!("version {}", version_of(&record).0));
+            let location = Location::of(id.ino, block).slot(slot);
+            pass.issue(Code::VERSION_RANGE, location, format!("version {}", version_of(&record).0));
             log.damaged = true;
         }
     }
@@ -283,7 +283,7 @@ fn misordered(
         let known = page.damaged.iter().any(|slot| (at..group.txn.first).contains(slot));
         if group.txn.first != at && !known {
             let what = format!("slots {at} to {} hold no whole record", group.txn.first - 1);
-            pass.issue(Code::RECORD_GONE, page.spot(at), what);
+            pass.issue(Code::RECORD_GONE, page.location(at), what);
             lost = true;
         }
         at = group.end;
@@ -292,20 +292,20 @@ fn misordered(
     let of_later = |g: &&Group| g.txn.first > gap && g.records.iter().any(|r| r.2 == Some(true));
     if let Some(group) = page.groups.iter().filter(|g| !counts(g)).find(of_later) {
         let what = format!("a later change follows slot {gap}, which holds no whole record");
-        pass.issue(Code::RECORD_GONE, page.spot(group.txn.first), what);
+        pass.issue(Code::RECORD_GONE, page.location(group.txn.first), what);
         lost = true;
     }
     // Records behind a tail never counted, and are overwritten.
-    let liar = if pass.image.kind == LogKind::Tail { None } else { page.liar() };
-    if let Some(group) = liar {
-        pass.issue(Code::RECORD, page.spot(group.txn.first), "two changes claim the same slots");
+    let overlapping = if pass.image.kind == LogKind::Tail { None } else { page.overlapping() };
+    if let Some(group) = overlapping {
+        pass.issue(Code::RECORD, page.location(group.txn.first), "two changes claim the same slots");
         lost = true;
     }
     // All records before the tail are whole. Only the end of a page may be unused, but not in the last page.
     let short = pass.image.kind == LogKind::Tail && at < end && (end <= SLOTS || rest);
     if short && !page.damaged.iter().any(|slot| *slot >= at) {
         let what = format!("slots {at} to {} lie before the tail and hold no whole record", end - 1);
-        pass.issue(Code::RECORD_GONE, page.spot(at), what);
+        pass.issue(Code::RECORD_GONE, page.location(at), what);
         lost = true;
     }
     lost

@@ -16,7 +16,7 @@ use std::fmt;
 
 /// The position of an issue, as far as known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Spot {
+pub struct Location {
     /// Inode.
     pub ino: Option<Ino>,
     /// Block.
@@ -25,29 +25,29 @@ pub struct Spot {
     pub slot: Option<u32>,
 }
 
-impl Spot {
+impl Location {
     /// The spot of an inode.
-    pub fn ino(ino: Ino) -> Spot {
-        Spot { ino: Some(ino), ..Spot::default() }
+    pub fn ino(ino: Ino) -> Location {
+        Location { ino: Some(ino), ..Location::default() }
     }
 
     /// The spot of a block.
-    pub fn block(block: BlockNo) -> Spot {
-        Spot { block: Some(block), ..Spot::default() }
+    pub fn block(block: BlockNo) -> Location {
+        Location { block: Some(block), ..Location::default() }
     }
 
     /// The spot of a block of an inode.
-    pub fn of(ino: Ino, block: BlockNo) -> Spot {
-        Spot { ino: Some(ino), block: Some(block), slot: None }
+    pub fn of(ino: Ino, block: BlockNo) -> Location {
+        Location { ino: Some(ino), block: Some(block), slot: None }
     }
 
     /// The spot with a slot.
-    pub fn slot(self, slot: u32) -> Spot {
-        Spot { slot: Some(slot), ..self }
+    pub fn slot(self, slot: u32) -> Location {
+        Location { slot: Some(slot), ..self }
     }
 }
 
-impl fmt::Display for Spot {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
             self.ino.map(|i| format!("inode {}", i.0)),
@@ -66,7 +66,7 @@ pub struct Issue {
     /// Its code in the catalogue.
     pub code: Code,
     /// Its position.
-    pub spot: Spot,
+    pub location: Location,
     /// A description.
     pub what: String,
 }
@@ -186,9 +186,9 @@ impl<'a> Pass<'a> {
     }
 
     /// Notes an issue.
-    pub fn issue(&mut self, code: Code, spot: Spot, what: impl Into<String>) {
+    pub fn issue(&mut self, code: Code, location: Location, what: impl Into<String>) {
         if !self.quiet {
-            self.issues.push(Issue { code, spot, what: what.into() });
+            self.issues.push(Issue { code, location, what: what.into() });
         }
     }
 

@@ -7,7 +7,7 @@ use super::media::{BLOCK_WORDS, Media};
 use super::pass::Relog;
 use crate::format::inode::TAIL_WORD;
 use crate::format::page::{PageHeader, SLOTS};
-use crate::format::pointer::{self, Place};
+use crate::format::pointer::{self, PointerLocation};
 use crate::format::record::{Record, Txn};
 use crate::ids::BlockNo;
 use crate::variant::LogKind;
@@ -69,7 +69,8 @@ pub fn write(media: &mut Media<'_>, image: &Image, supply: &mut Supply, slot: Po
         let mut words = vec![0u64; BLOCK_WORDS];
         words[..LINE_WORDS].copy_from_slice(&header.encode(image.seed));
         let next = blocks.get(i + 1);
-        words[7] = next.map_or(0, |n| pointer::encode(image.seed, home, Place::Next(blocks[i]), *n));
+        words[7] =
+            next.map_or(0, |n| pointer::encode(image.seed, home, PointerLocation::Next(blocks[i]), *n));
         let mut at = 1;
         for record in page {
             let slots = record.slots_in(home);
@@ -86,7 +87,7 @@ pub fn write(media: &mut Media<'_>, image: &Image, supply: &mut Supply, slot: Po
         }
     }
     if let Some(first) = blocks.first() {
-        pointers[0] = pointer::encode(image.seed, home, Place::Head(0), *first);
+        pointers[0] = pointer::encode(image.seed, home, PointerLocation::Head(0), *first);
     }
     media.store(slot.plus(LINE_BYTES as u64), &pointers);
     true

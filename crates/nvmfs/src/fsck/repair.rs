@@ -9,7 +9,7 @@ use super::FsckError;
 use super::catalogue::{Code, Severity};
 use super::image::{self, Image, words_of};
 use super::media::{BLOCK_WORDS, Media, Words};
-use super::pass::{Issue, Pass, Spot, changes};
+use super::pass::{Issue, Location, Pass, changes};
 use super::relog::Supply;
 use super::undo;
 use crate::format::superblock::Superblock;
@@ -259,7 +259,7 @@ impl Session {
     fn verdict(mut self) -> Vec<(Issue, bool)> {
         if !self.settled {
             let what = format!("after {PASSES_MAX} readings there is still something to mend");
-            self.stuck.insert(Issue { code: Code::UNSETTLED, spot: Spot::default(), what });
+            self.stuck.insert(Issue { code: Code::UNSETTLED, location: Location::default(), what });
             self.now.extend(std::mem::take(&mut self.seen));
         }
         self.now.extend(self.stuck);

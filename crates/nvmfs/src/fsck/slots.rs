@@ -3,11 +3,11 @@
 use super::catalogue::Code;
 use super::claims::Use;
 use super::mend;
-use super::pass::{Pass, Spot};
+use super::pass::{Location, Pass};
 use crate::alloc::itable::DIRECTORY;
 use crate::format::inode::{CHUNK_INODES, FoundInode, INODE_BYTES, InodeBase};
 use crate::format::layout::{chunk_of, inode_pos};
-use crate::format::pointer::{self, Place, Target};
+use crate::format::pointer::{self, PointerLocation, Target};
 use crate::format::word::{Line, MARK};
 use crate::ids::{BlockNo, InodeId};
 use heddle_pmem::{BLOCK_BYTES, LINE_BYTES, Pos};
@@ -69,7 +69,7 @@ pub fn read(pass: &mut Pass<'_>) {
     directory_rest(pass);
     let root = pass.slots.bases.get(&Ino::ROOT);
     if root.is_none_or(|b| b.kind != FileKind::Directory) {
-        pass.issue(Code::ROOT_LOST, Spot::ino(Ino::ROOT), "no directory stands there");
+        pass.issue(Code::ROOT_LOST, Location::ino(Ino::ROOT), "no directory stands there");
         if let Some(at) = pass.slots.pos(Ino::ROOT) {
             make_anew(pass, at, ROOT, FileKind::Directory, 0o755, Time(0));
         }
@@ -100,8 +100,12 @@ fn overlapping(pass: &mut Pass<'_>) {
 /// Reports a pointer whose target is not the chunk.
 pub fn not_there(pass: &mut Pass<'_>, n: u64) {
     let at = pass.image.layout.chunk_pointer(n);
-    let spot = Spot::block(BlockNo(at.0 / BLOCK_BYTES as u64));
-    pass.issue(Code::CHUNK_LOST, spot, format!("what the pointer to chunk {n} leads to is something else"));
+    let location = Location::block(BlockNo(at.0 / BLOCK_BYTES as u64));
+    pass.issue(
+        Code::CHUNK_LOST,
+        location,
+        format!("what the pointer to chunk {n} leads to is something else"),
+    );
     pass.fixes.lies.push((at, vec![0]));
 }
 
@@ -118,7 +122,7 @@ fn directory_rest(pass: &mut Pass<'_>) {
     let words = (to.0 - from.0) / 8;
     if (0..words).any(|i| pass.media.word(from.plus(i * 8)) != 0) {
         let block = BlockNo(from.0 / BLOCK_BYTES as u64);
-        pass.issue(Code::DIRECTORY_REST, Spot::block(block), "behind the last pointer");
+        pass.issue(Code::DIRECTORY_REST, Location::block(block), "behind the last pointer");
         pass.exact(from, vec![0; words as usize]);
     }
 }
@@ -128,8 +132,8 @@ fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
     let (seed, layout) = (pass.image.seed, pass.image.layout);
     let at = layout.chunk_pointer(n);
     let raw = pass.media.word(at);
-    let decode = |raw| pointer::decode(seed, DIRECTORY, Place::InodeChunk(n), raw);
-    let spot = Spot::block(BlockNo(at.0 / BLOCK_BYTES as u64));
+    let decode = |raw| pointer::decode(seed, DIRECTORY, PointerLocation::InodeChunk(n), raw);
+    let location = Location::block(BlockNo(at.0 / BLOCK_BYTES as u64));
     match decode(raw) {
         Target::None => return None,
         // The root's chunk is never blank.
@@ -144,20 +148,20 @@ fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
                 return Some(block);
             };
             let what = format!("chunk {n} is at block {}, its pointer leads to block {}", found.0, block.0);
-            pass.issue(Code::CHUNK_OUTSIDE, spot, what);
-            pass.exact(at, vec![pointer::encode(seed, DIRECTORY, Place::InodeChunk(n), found)]);
+            pass.issue(Code::CHUNK_OUTSIDE, location, what);
+            pass.exact(at, vec![pointer::encode(seed, DIRECTORY, PointerLocation::InodeChunk(n), found)]);
             return Some(found);
         }
         Target::At(block) => {
             let what = format!("the pointer to chunk {n} leads to block {}", block.0);
-            pass.issue(Code::CHUNK_OUTSIDE, spot, what);
+            pass.issue(Code::CHUNK_OUTSIDE, location, what);
         }
-        Target::Bad => pass.issue(Code::CHUNK_POINTER, spot, format!("the pointer to chunk {n}")),
+        Target::Bad => pass.issue(Code::CHUNK_POINTER, location, format!("the pointer to chunk {n}")),
     }
     let fits = |block| layout.holds(block, 1) && looks_like(pass, n, block, true);
     let mended = match mend::pointer(raw, decode, fits) {
         Some(0) | None => search(pass, n)
-            .map(|block| pointer::encode(seed, DIRECTORY, Place::InodeChunk(n), block))
+            .map(|block| pointer::encode(seed, DIRECTORY, PointerLocation::InodeChunk(n), block))
             .or(mend::was_blank(&[raw]).then_some(0)),
         found => found,
     };
@@ -167,7 +171,7 @@ fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
             if let Target::At(block) = decode(raw) { Some(block) } else { None }
         }
         None => {
-            pass.issue(Code::CHUNK_LOST, spot, format!("no block looks like chunk {n}"));
+            pass.issue(Code::CHUNK_LOST, location, format!("no block looks like chunk {n}"));
             pass.names_lost = true;
             pass.anew(at, vec![0]);
             None
@@ -223,42 +227,42 @@ fn chunks_shown(pass: &Pass<'_>) -> BTreeMap<u64, Vec<BlockNo>> {
 fn slot(pass: &mut Pass<'_>, ino: Ino, at: Pos) {
     let line = pass.media.line(at);
     let found = InodeBase::decode(pass.image.seed, ino, &line);
-    let spot = Spot::of(ino, BlockNo(at.0 / BLOCK_BYTES as u64));
+    let location = Location::of(ino, BlockNo(at.0 / BLOCK_BYTES as u64));
     if ino.0 == 0 {
-        return nobody(pass, spot, at);
+        return nobody(pass, location, at);
     }
     match found {
         FoundInode::Whole(base) => {
             pass.slots.bases.insert(ino, base);
         }
-        FoundInode::Blank => blank(pass, spot, at),
+        FoundInode::Blank => blank(pass, location, at),
         FoundInode::Torn | FoundInode::Damaged if mend::was_blank(&line) => {
-            pass.issue(Code::SLOT_BIT, spot, "one bit in a free slot");
+            pass.issue(Code::SLOT_BIT, location, "one bit in a free slot");
             pass.exact(at, vec![0; 8]);
         }
         FoundInode::Torn if honestly_torn(&line) => {
             pass.slots.broken.insert(ino);
             let code = if pass.clean() { Code::SLOT_TORN_CLEAN } else { Code::SLOT_TORN };
-            pass.issue(code, spot, "some of its words are missing");
+            pass.issue(code, location, "some of its words are missing");
             if pass.clean() {
                 pass.fixes.sweep.push((at, vec![0; INODE_BYTES as usize / 8]));
             }
         }
-        _ => damaged(pass, ino, spot, at, &line),
+        _ => damaged(pass, ino, location, at, &line),
     }
 }
 
-fn damaged(pass: &mut Pass<'_>, ino: Ino, spot: Spot, at: Pos, line: &Line) {
+fn damaged(pass: &mut Pass<'_>, ino: Ino, location: Location, at: Pos, line: &Line) {
     let mended = if pass.may_mend() { mend::slot(pass.image.seed, ino, line) } else { None };
     match mended {
         Some((line, base)) => {
-            pass.issue(Code::SLOT_BIT, spot, "one bit of the slot");
+            pass.issue(Code::SLOT_BIT, location, "one bit of the slot");
             pass.exact(at, line.to_vec());
             pass.slots.bases.insert(ino, base);
         }
         None => {
             pass.slots.broken.insert(ino);
-            pass.issue(Code::SLOT_GARBAGE, spot, "its checksum is wrong");
+            pass.issue(Code::SLOT_GARBAGE, location, "its checksum is wrong");
             pass.fixes.sweep.push((at, vec![0; INODE_BYTES as usize / 8]));
         }
     }
@@ -269,30 +273,30 @@ fn honestly_torn(line: &Line) -> bool {
     line.iter().all(|w| *w == 0 || *w & MARK == MARK)
 }
 
-fn nobody(pass: &mut Pass<'_>, spot: Spot, at: Pos) {
+fn nobody(pass: &mut Pass<'_>, location: Location, at: Pos) {
     if (0..INODE_BYTES / 8).any(|i| pass.media.word(at.plus(i * 8)) != 0) {
-        pass.issue(Code::SLOT_OF_NOBODY, spot, "something stands in its slot");
+        pass.issue(Code::SLOT_OF_NOBODY, location, "something stands in its slot");
         pass.exact(at, vec![0; INODE_BYTES as usize / 8]);
     }
 }
 
 /// A slot whose first line is blank has no pointers, except after a power cut.
-fn blank(pass: &mut Pass<'_>, spot: Spot, at: Pos) {
+fn blank(pass: &mut Pass<'_>, location: Location, at: Pos) {
     let at = at.plus(LINE_BYTES as u64);
     let pointers = pass.media.line(at);
     if pointers == [0; 8] {
         return;
     }
-    if let Some(ino) = spot.ino {
+    if let Some(ino) = location.ino {
         pass.slots.broken.insert(ino);
     }
     if mend::was_blank(&pointers) {
-        pass.issue(Code::SLOT_BIT, spot, "one bit in a free slot");
+        pass.issue(Code::SLOT_BIT, location, "one bit in a free slot");
         pass.exact(at, vec![0; 8]);
     } else if pass.clean() {
-        pass.issue(Code::SLOT_TORN_CLEAN, spot, "pointers in a slot whose first line is missing");
+        pass.issue(Code::SLOT_TORN_CLEAN, location, "pointers in a slot whose first line is missing");
         pass.fixes.sweep.push((at, vec![0; 8]));
     } else {
-        pass.issue(Code::SLOT_TORN, spot, "pointers in a slot whose first line is missing");
+        pass.issue(Code::SLOT_TORN, location, "pointers in a slot whose first line is missing");
     }
 }

@@ -6,7 +6,7 @@
 use super::catalogue::Code;
 use super::contents::{Dir, File, Named};
 use super::log::{self, Figures};
-use super::pass::{Edit, Pass, Relog, Spot};
+use super::pass::{Edit, Location, Pass, Relog};
 use super::slots::make_anew;
 use crate::format::inode::InodeBase;
 use crate::format::record::Record;
@@ -101,7 +101,7 @@ fn pay(pass: &mut Pass<'_>, foreign: &mut Vec<Record>) -> Vec<Record> {
         };
         if dir.id == of && dir.believes(&record) && dir.enter(pass, &record) {
             let what = format!("{:?}: the new directory knows it", String::from_utf8_lossy(name.bytes()));
-            pass.issue(Code::RENAME_DEBT, Spot::ino(of.ino), what);
+            pass.issue(Code::RENAME_DEBT, Location::ino(of.ino), what);
             news.push(record);
         }
         pass.tree.dirs.insert(of.ino, dir);
@@ -138,11 +138,11 @@ fn walk(pass: &mut Pass<'_>) {
 
 /// Returns true if the walk follows this name. Counts the link.
 fn judge(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) -> bool {
-    let spot = Spot::ino(dir);
+    let location = Location::ino(dir);
     let shown = String::from_utf8_lossy(name).into_owned();
     let id = named.child;
     if id.ino >= pass.image.layout.ino_end() || id.ino.0 == 0 {
-        pass.issue(Code::INODE_NUMBER, spot, format!("{shown:?} names inode {}", id.ino.0));
+        pass.issue(Code::INODE_NUMBER, location, format!("{shown:?} names inode {}", id.ino.0));
         pass.fixes.edits.push((dir, Edit::Drop(name.to_vec())));
         return false;
     }
@@ -152,7 +152,7 @@ fn judge(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) -> bool {
     };
     if base.kind != named.kind {
         let what = format!("{shown:?} says {:?}, inode {} is a {:?}", named.kind, id.ino.0, base.kind);
-        pass.issue(Code::KIND, spot, what);
+        pass.issue(Code::KIND, location, what);
         pass.fixes.edits.push((dir, Edit::Rekind(name.to_vec())));
         *pass.tree.links.entry(id.ino).or_insert(0) += 1;
         return false;
@@ -160,7 +160,7 @@ fn judge(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) -> bool {
     if named.kind == FileKind::Directory && pass.tree.parents.contains_key(&id.ino) {
         pass.issue(
             Code::DIRECTORY_TWICE,
-            spot,
+            location,
             format!("{shown:?} is a further name of directory {}", id.ino.0),
         );
         pass.fixes.edits.push((dir, Edit::Drop(name.to_vec())));
@@ -177,12 +177,12 @@ fn judge(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) -> bool {
 fn missing(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) {
     let id = named.child;
     let shown = String::from_utf8_lossy(name).into_owned();
-    let spot = Spot::ino(id.ino);
+    let location = Location::ino(id.ino);
     let (clean, broken) = (pass.clean(), pass.slots.broken.contains(&id.ino));
     // A cut creation leaves a torn slot, but not in an image that was unmounted since.
     let damaged = broken && (clean || !torn(pass, id.ino));
     if let (true, Some(at)) = (damaged, pass.slots.pos(id.ino)) {
-        pass.issue(Code::SLOT_LOST, spot, format!("directory {} calls it {shown:?}", dir.0));
+        pass.issue(Code::SLOT_LOST, location, format!("directory {} calls it {shown:?}", dir.0));
         let perm = if named.kind == FileKind::Directory { 0o700 } else { 0o600 };
         make_anew(pass, at, id, named.kind, perm, named.mtime);
         *pass.tree.links.entry(id.ino).or_insert(0) += 1;
@@ -193,10 +193,10 @@ fn missing(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) {
     if clean && made_in >= pass.image.epoch && id.generation != 1 {
         let there = if pass.slots.bases.contains_key(&id.ino) { "of another inode" } else { "empty" };
         let what = format!("directory {} calls it {shown:?}; its slot is {there}", dir.0);
-        pass.issue(Code::DANGLING_CLEAN, spot, what);
+        pass.issue(Code::DANGLING_CLEAN, location, what);
         pass.fixes.edits.push((dir, Edit::Drop(name.to_vec())));
     } else {
-        pass.issue(Code::DANGLING, spot, format!("directory {} calls it {shown:?}", dir.0));
+        pass.issue(Code::DANGLING, location, format!("directory {} calls it {shown:?}", dir.0));
     }
 }
 
@@ -292,17 +292,17 @@ fn orphans(pass: &mut Pass<'_>) {
     }
     for id in &found {
         let what = format!("it has {} names", below.get(&id.ino).map_or(0, Vec::len));
-        pass.issue(Code::CUT_OFF, Spot::ino(id.ino), what);
+        pass.issue(Code::CUT_OFF, Location::ino(id.ino), what);
     }
     pass.fixes.lost.extend(&found);
     for base in all.iter().filter(|b| !held.contains(&b.id)) {
-        let spot = Spot::ino(base.id.ino);
+        let location = Location::ino(base.id.ino);
         if (pass.names_lost || pass.clean()) && whole.contains(&base.id) {
             let code = if pass.names_lost { Code::NAME_LOST } else { Code::ORPHAN_CLEAN };
-            pass.issue(code, spot, format!("a {:?}", base.kind));
+            pass.issue(code, location, format!("a {:?}", base.kind));
             pass.fixes.lost.push(base.id);
         } else {
-            pass.issue(Code::ORPHAN, spot, format!("a {:?}", base.kind));
+            pass.issue(Code::ORPHAN, location, format!("a {:?}", base.kind));
         }
     }
 }

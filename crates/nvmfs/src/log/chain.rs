@@ -30,13 +30,13 @@ use crate::alloc::{Purpose, take_block};
 use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_IN_BLOCK, HEADS_INLINE};
 use crate::format::layout::{chunk_of, inode_pos};
 use crate::format::page::SLOTS;
-use crate::format::pointer::{self, Place};
+use crate::format::pointer::{self, PointerLocation};
 use crate::ids::{BlockNo, Extent};
 use crate::planted::{Met, met};
 use crate::state::chain::{BUSY, Chains, Counts};
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::InodeRef;
-use crate::state::lane::{CHAIN_SLOTS, HeldChain, Own};
+use crate::state::lane::{CHAIN_SLOTS, HeldChain, LaneLocal};
 use crate::state::lease::LaneGuard;
 use heddle_arena::{AtomicPtr, Ptr};
 use heddle_pmem::{BLOCK_BYTES, LINE_BYTES, Pos};
@@ -59,14 +59,14 @@ pub fn pointer_word_pos(core: &Core, inode: InodeRef<'_>, word: u64) -> Pos {
 }
 
 /// Returns the inode's chains. Allocates them if the inode has none yet.
-pub fn chains_of<'c>(core: &'c Core, own: &mut Own, inode: InodeRef<'c>) -> Result<&'c Chains> {
+pub fn chains_of<'c>(core: &'c Core, own: &mut LaneLocal, inode: InodeRef<'c>) -> Result<&'c Chains> {
     // ORDERING: Acquire, pairs with the CAS below.
-    let mut at = inode.vi.chains.load(Acquire);
+    let mut at = inode.volatile.chains.load(Acquire);
     if at.is_null() {
         // SAFETY: `own` is this thread's.
         let new = unsafe { own.heap.alloc_zeroed::<Chains>(&core.arena, 1) }.map_err(no_memory)?;
         // ORDERING: AcqRel and Acquire: both lanes use the table of the lane that won.
-        at = match inode.vi.chains.compare_exchange(Ptr::NULL, new, AcqRel, Acquire) {
+        at = match inode.volatile.chains.compare_exchange(Ptr::NULL, new, AcqRel, Acquire) {
             Ok(_) => new,
             Err(winner) => {
                 // SAFETY: `new` was never linked.
@@ -80,7 +80,7 @@ pub fn chains_of<'c>(core: &'c Core, own: &mut Own, inode: InodeRef<'c>) -> Resu
 
 fn counts<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c Counts> {
     // ORDERING: Acquire, pairs with the CAS in `chains_of`.
-    let chains = inode.vi.chains.load(Acquire);
+    let chains = inode.volatile.chains.load(Acquire);
     (!chains.is_null()).then(|| &core.arena.get(chains).counts)
 }
 
@@ -100,7 +100,8 @@ pub fn era_now(core: &Core, inode: InodeRef<'_>) -> u64 {
 /// The chains that exist in memory.
 pub fn existing<'c>(core: &'c Core, inode: InodeRef<'c>) -> impl Iterator<Item = &'c Chain> {
     // ORDERING: Acquire, pairs with the CAS in `chains_of`.
-    let chains = Some(inode.vi.chains.load(Acquire)).filter(|p| !p.is_null()).map(|p| core.arena.get(p));
+    let chains =
+        Some(inode.volatile.chains.load(Acquire)).filter(|p| !p.is_null()).map(|p| core.arena.get(p));
     let more = chains.and_then(|c| {
         // ORDERING: Acquire, pairs with the CAS in `slot_of`.
         let more = c.more.load(Acquire);
@@ -117,7 +118,7 @@ pub fn existing<'c>(core: &'c Core, inode: InodeRef<'c>) -> impl Iterator<Item =
 /// The arena word that leads to chain `number`.
 fn slot_of<'c>(
     core: &'c Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     chains: &'c Chains,
     number: u32,
 ) -> Result<&'c AtomicPtr<Chain>> {
@@ -148,7 +149,7 @@ fn slot_of<'c>(
 /// Adds a chain that recovery found: `pages` pages, the last of them of era `era`.
 pub fn adopt(
     core: &Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     inode: InodeRef<'_>,
     chain: Chain,
     (pages, era): (u64, u64),
@@ -168,7 +169,7 @@ pub fn adopt(
 }
 
 /// The inode's only chain (the papers' variants). The caller holds the inode's log lock.
-pub fn only<'c>(core: &'c Core, own: &mut Own, inode: InodeRef<'c>) -> Result<&'c Chain> {
+pub fn only<'c>(core: &'c Core, own: &mut LaneLocal, inode: InodeRef<'c>) -> Result<&'c Chain> {
     let chains = chains_of(core, own, inode)?;
     // ORDERING: Acquire, pairs with the store below or in `adopt`.
     let at = chains.inline[0].load(Acquire);
@@ -185,7 +186,7 @@ pub fn only<'c>(core: &'c Core, own: &mut Own, inode: InodeRef<'c>) -> Result<&'
 /// Returns a chain of this inode for the lane to append to: the chain that the lane holds, else the first
 /// free one, else a new one.
 pub fn lease<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> Result<&'c Chain> {
-    let generation = inode.vi.generation();
+    let generation = inode.volatile.generation();
     let ways = ways_of(inode.ino);
     for way in ways {
         let held = guard.own.chains[way];
@@ -218,7 +219,7 @@ pub fn lease<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>)
 
 /// Makes a chain that the lane keeps busy, if it is not yet. Returns false if another lane has taken the
 /// chain over.
-fn use_held(own: &mut Own, lane: u16, way: usize, chain: &Chain) -> bool {
+fn use_held(own: &mut LaneLocal, lane: u16, way: usize, chain: &Chain) -> bool {
     let busy = own.chains_busy & 1 << way != 0;
     if !busy && !chain.become_busy(u32::from(lane), lane) {
         own.chains[way] = HeldChain::default();
@@ -273,7 +274,7 @@ fn make_head_block(
     inode: InodeRef<'_>,
     chains: &Chains,
 ) -> Result<()> {
-    let _latched = inode.vi.heads.lock();
+    let _latched = inode.volatile.heads.lock();
     // ORDERING: Acquire, pairs with the Release below.
     if chains.head_block.load(Acquire) != 0 {
         return Ok(());
@@ -284,7 +285,7 @@ fn make_head_block(
     core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
     // PERSIST: I2 for the block of heads: it is zeroed before it is linked.
     core.region.fence();
-    let to = pointer::encode(core.seed, inode.id(), Place::HeadBlock, block);
+    let to = pointer::encode(core.seed, inode.id(), PointerLocation::HeadBlock, block);
     core.region.store_u64(pointer_word_pos(core, inode, HEAD_BLOCK_WORD), to);
     // PERSIST: the link is durable before any head in the block is used.
     core.region.fence();
@@ -296,11 +297,12 @@ fn make_head_block(
 
 /// Gives one chain back. The chain's inode may be dead. Then the chain belongs to the slot's next inode and
 /// has another owner.
-fn let_go(core: &Core, own: &mut Own, lane: u16, way: usize) {
+fn let_go(core: &Core, own: &mut LaneLocal, lane: u16, way: usize) {
     let held = own.chains[way];
     let busy = if own.chains_busy & 1 << way == 0 { 0 } else { BUSY };
     own.chains_busy &= !(1 << way);
-    let alive = core.slot(heddle_vfs::Ino(held.ino)).is_some_and(|i| i.vi.generation() == held.generation);
+    let alive =
+        core.slot(heddle_vfs::Ino(held.ino)).is_some_and(|i| i.volatile.generation() == held.generation);
     if held.ino != 0 && alive {
         let owner = &core.arena.get::<Chain>(Ptr::from_raw(held.chain)).owner;
         // ORDERING: Release, pairs with the Acquire in `become_busy` (I1); Relaxed if it is another's already.
@@ -310,12 +312,12 @@ fn let_go(core: &Core, own: &mut Own, lane: u16, way: usize) {
 }
 
 /// Gives back all chains that the lane holds.
-pub fn let_go_all(core: &Core, own: &mut Own, lane: u16) {
+pub fn let_go_all(core: &Core, own: &mut LaneLocal, lane: u16) {
     (0..CHAIN_SLOTS).for_each(|way| let_go(core, own, lane, way));
 }
 
 /// Gives back the lane's chain of this inode, because the lane has turned to other work.
-pub fn let_go_of(core: &Core, own: &mut Own, lane: u16, inode: InodeRef<'_>) {
+pub fn let_go_of(core: &Core, own: &mut LaneLocal, lane: u16, inode: InodeRef<'_>) {
     for way in ways_of(inode.ino) {
         if own.chains[way].ino == inode.ino.0 {
             let_go(core, own, lane, way);
@@ -326,7 +328,7 @@ pub fn let_go_of(core: &Core, own: &mut Own, lane: u16, inode: InodeRef<'_>) {
 /// The block of further heads, if there is one.
 pub fn head_block(core: &Core, inode: InodeRef<'_>) -> Option<Extent> {
     // ORDERING: Acquire, pairs with the CAS in `chains_of`.
-    let chains = Some(inode.vi.chains.load(Acquire)).filter(|p| !p.is_null())?;
+    let chains = Some(inode.volatile.chains.load(Acquire)).filter(|p| !p.is_null())?;
     // ORDERING: Acquire, pairs with the Release in `make_head_block`.
     let block = core.arena.get(chains).head_block.load(Acquire);
     (block != 0).then_some(Extent { block: BlockNo(block), count: 1 })
@@ -347,7 +349,7 @@ pub fn retire_chains(core: &Core, inode: InodeRef<'_>) {
         chain.owner.store(0, Release); // ORDERING: Release, as above.
     }
     // ORDERING: Acquire, pairs with the CAS in `chains_of`.
-    let chains = inode.vi.chains.load(Acquire);
+    let chains = inode.volatile.chains.load(Acquire);
     if !chains.is_null() {
         let chains = core.arena.get(chains);
         for word in [&chains.head_block, &chains.counts.era, &chains.counts.pages] {

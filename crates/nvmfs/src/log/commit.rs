@@ -38,7 +38,7 @@ pub fn prepare(
     slots: u32,
     purpose: Purpose,
 ) -> Result<bool> {
-    let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
+    let directory = matches!(inode.volatile.kind_perm(), Some((FileKind::Directory, _)));
     match core.variant.log() {
         LogKind::Tail | LogKind::CommitMark if !directory => Ok(false),
         _ => {
@@ -267,9 +267,9 @@ fn log<'c>(
 
 /// The spinlocks of a file's write steps. A directory has none: one caller at a time changes it.
 pub fn paper_locks<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c PaperLocks> {
-    let file = matches!(inode.vi.kind_perm(), Some((kind, _)) if kind != FileKind::Directory);
+    let file = matches!(inode.volatile.kind_perm(), Some((kind, _)) if kind != FileKind::Directory);
     // ORDERING: Acquire, pairs with the Release where they are made.
-    let at = inode.vi.aux.load(std::sync::atomic::Ordering::Acquire);
+    let at = inode.volatile.aux.load(std::sync::atomic::Ordering::Acquire);
     (file && at != 0).then(|| core.arena.get(heddle_arena::Ptr::from_raw(at)))
 }
 

@@ -6,7 +6,7 @@
 
 use crate::format::layout::Layout;
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
-use crate::format::pointer::{self, Place, Target};
+use crate::format::pointer::{self, PointerLocation, Target};
 use crate::format::record::{Found, Record, Txn, is_later_line, mark, parse};
 use crate::format::word::Line;
 use crate::ids::{BlockNo, InodeId};
@@ -67,7 +67,7 @@ impl Scan<'_> {
     /// The page that a page's next pointer leads to.
     pub fn next(&self, owner: InodeId, page: BlockNo) -> Result<Option<BlockNo>, Damage> {
         let raw = self.region.load_u64(next_pos(page));
-        match pointer::decode(self.seed, owner, Place::Next(page), raw) {
+        match pointer::decode(self.seed, owner, PointerLocation::Next(page), raw) {
             Target::None => Ok(None),
             Target::At(next) if self.layout.holds(next, 1) => Ok(Some(next)),
             _ => Err(Damage(format!(

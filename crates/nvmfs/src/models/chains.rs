@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, model, spawn};
 use crate::format::page::{PageHeader, next_pos};
-use crate::format::pointer::{self, Place};
+use crate::format::pointer::{self, PointerLocation};
 use crate::ids::{BlockNo, Extent};
 use crate::log::chain::{self, Chain, Tail};
 use crate::upkeep::garbage;
@@ -115,7 +115,7 @@ fn a_first_pages_era_is_never_that_of_its_next_use() {
             for (page, era) in [(first, 1), (second, 2)] {
                 core.region.nt_line(page.pos(), &header(era).encode(core.seed));
             }
-            let next = pointer::encode(core.seed, file.id(), Place::Next(first), second);
+            let next = pointer::encode(core.seed, file.id(), PointerLocation::Next(first), second);
             core.region.store_u64(next_pos(first), next);
             let chain = Chain::recovered(0, first, Tail { page: second, slot: 1, seed: 0 });
             chain::adopt(core, guard.own, file, chain, (2, 2), None).unwrap();

@@ -17,7 +17,7 @@ fn visit(worker: &mut Worker) {
     if opened.is_ok() {
         assert_eq!(worker.read(0, 1), [1], "the file was ended under an open handle");
         worker.with(|core, guard, file| {
-            assert!(file.vi.generation() == GENERATION, "the file was ended under an open handle");
+            assert!(file.volatile.generation() == GENERATION, "the file was ended under an open handle");
             life::drop_open(core, guard, file, GENERATION);
         });
     }
@@ -36,9 +36,9 @@ fn ready() -> (Rig, Worker, Worker, Worker) {
 /// Asserts that no inode is in the slot and that all blocks are free. A block that is freed twice panics by
 /// itself.
 fn is_ended(rig: &Rig, workers: Vec<Worker>) {
-    assert_eq!(rig.file().vi.generation(), 0, "nobody ended it");
+    assert_eq!(rig.file().volatile.generation(), 0, "nobody ended it");
     // ORDERING: Relaxed, the other threads have been joined.
-    assert_eq!(rig.file().vi.opens.load(Relaxed), 0, "handles are counted of nothing");
+    assert_eq!(rig.file().volatile.opens.load(Relaxed), 0, "handles are counted of nothing");
     workers.into_iter().for_each(Worker::leave);
     assert_eq!(rig.free(), rig.total(), "blocks of a dead file");
 }
@@ -90,7 +90,7 @@ fn a_handle_that_another_lane_closes_is_still_one_handle() {
         });
         unlink(&mut first);
         let third = thread.join().unwrap();
-        assert_eq!(rig.file().vi.generation(), 0, "nobody ended it");
+        assert_eq!(rig.file().volatile.generation(), 0, "nobody ended it");
         [first, second, third].into_iter().for_each(Worker::leave);
         assert_eq!(rig.free(), rig.total());
     });

@@ -17,7 +17,15 @@ pub fn make_dir(worker: &mut Worker, ino: Ino, names: usize) {
     worker.with(|core, guard, _| {
         let dir = core.slot(ino).unwrap();
         let kind = FileKind::Directory;
-        dir.vi.be_born(&Birth { generation: 1, kind, perm: 0o755, uid: 0, gid: 0, rdev: 0, now: Time(1) });
+        dir.volatile.be_born(&Birth {
+            generation: 1,
+            kind,
+            perm: 0o755,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            now: Time(1),
+        });
         table::make(core, guard.own, dir, names, Version(0)).unwrap();
     });
 }

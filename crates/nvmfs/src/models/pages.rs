@@ -135,7 +135,7 @@ fn a_waiter_is_woken_though_the_holder_locks_the_cell_again() {
         let rig = Rig::new();
         let visit = |worker: &mut super::rig::Worker| {
             worker.with(|core, guard, file| {
-                let cell = &file.vi.index().inline[0];
+                let cell = &file.volatile.index().inline[0];
                 let version = lock_cell(core, cell, guard.id);
                 if cell.unlock(version) {
                     wake(core, cell);
@@ -158,7 +158,7 @@ fn writers_who_grow_the_index_at_once_find_each_others_pages() {
         let (mut first, mut second) = (rig.worker(1), rig.worker(2));
         first.write(0, 1, 1);
         second.write(1, 1, 1);
-        rig.file().vi.set_size(8 * super::rig::PAGE);
+        rig.file().volatile.set_size(8 * super::rig::PAGE);
         let thread = spawn(move || second.write(6, 1, 3));
         first.write(5, 1, 2);
         thread.join().unwrap();

@@ -129,7 +129,7 @@ const PLANTS: &[&[Plant]] = &[
         "names/bucket.rs", "pub fn lock(", "fence(Acquire)" => "skip";
     },
     plants! { "tables::a_name_is_found_while_its_table_grows":
-        "names/table.rs", "pub fn grow(", "dir.vi.aux.store(word, Release)" => "relaxed";
+        "names/table.rs", "pub fn grow(", "dir.volatile.aux.store(word, Release)" => "relaxed";
     },
     plants! { "tables::a_late_locker_changes_no_other_directory":
         "names/bucket.rs", "pub fn kill(", "self.word.store(DEAD" => "skip";

@@ -1,20 +1,20 @@
 //! EOF, truncation and punching against writers: the gate, the floor, the EOF latch.
 
 use super::rig::{PAGE, Rig, Worker, model, spawn};
-use crate::file::place::Span;
+use crate::file::new_blocks::Span;
 use crate::file::resize::{NewState, clear, set_state};
 use crate::file::zero::{Becomes, Clear};
 
 fn truncate(worker: &mut Worker, size: u64) {
     worker.with(|core, guard, file| {
-        let _eof = file.vi.eof.lock();
+        let _eof = file.volatile.eof.lock();
         set_state(core, guard, file, &NewState { size: Some(size), ..NewState::default() }).unwrap();
     });
 }
 
 fn punch_pages(worker: &mut Worker, first: u64, end: u64) {
     worker.with(|core, guard, file| {
-        let _eof = file.vi.eof.lock();
+        let _eof = file.volatile.eof.lock();
         let span = Span { start: first * PAGE, end: end * PAGE };
         clear(core, guard, file, Clear { span, to: Becomes::Hole }, None).unwrap();
     });
@@ -26,7 +26,7 @@ fn two_seats() -> (Rig, Worker, Worker) {
     let (mut first, mut second) = (rig.worker(1), rig.worker(2));
     first.write(0, 1, 1);
     second.write(1, 1, 1);
-    rig.file().vi.set_size(8 * PAGE);
+    rig.file().volatile.set_size(8 * PAGE);
     (rig, first, second)
 }
 
@@ -38,8 +38,8 @@ fn truncation_and_write_without_a_cell_are_ordered() {
         let thread = spawn(move || writer.write(5, 1, 9));
         truncate(&mut cutter, PAGE);
         thread.join().unwrap();
-        let size = rig.file().vi.size();
-        let map = rig.file().vi.index().find(&rig.core().arena, crate::ids::PageNo(5));
+        let size = rig.file().volatile.size();
+        let map = rig.file().volatile.index().find(&rig.core().arena, crate::ids::PageNo(5));
         let mapped = map.is_some_and(|run| run.cells[0].map().block().is_some());
         assert_eq!(size, if mapped { 6 * PAGE } else { PAGE }, "mapped: {mapped}");
         if mapped {
@@ -57,8 +57,8 @@ fn what_a_write_leaves_beside_a_punch_has_the_larger_version() {
         let thread = spawn(move || writer.write(5, 1, 9));
         punch_pages(&mut puncher, 1, 8);
         thread.join().unwrap();
-        let floor = rig.file().vi.floor();
-        if let Some(run) = rig.file().vi.index().find(&rig.core().arena, crate::ids::PageNo(5)) {
+        let floor = rig.file().volatile.floor();
+        if let Some(run) = rig.file().volatile.index().find(&rig.core().arena, crate::ids::PageNo(5)) {
             let (map, version) = (run.cells[0].map(), run.cells[0].lv().version());
             assert!(!run.cells[0].lv().locked());
             assert!(map.block().is_none() || version > floor, "version {version:?}, floor {floor:?}");

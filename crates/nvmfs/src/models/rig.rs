@@ -110,8 +110,8 @@ impl Rig {
             rdev: 0,
             now: Time(1),
         };
-        file.vi.be_born(&birth);
-        file.vi.nlink.store(1, Relaxed); // ORDERING: Relaxed, no other thread is there yet.
+        file.volatile.be_born(&birth);
+        file.volatile.nlink.store(1, Relaxed); // ORDERING: Relaxed, no other thread is there yet.
         Rig(Arc::new(core), blocks)
     }
 

@@ -68,13 +68,13 @@ fn a_pinned_reader_copies_in_peace_while_another_files_writer_needs_space() {
         reader.leave();
         thread.join().unwrap();
         // ORDERING: Relaxed, the other threads have been joined.
-        assert_eq!(rig.file().vi.deferred.load(Relaxed), 0, "blocks wait for a pin that nobody has");
+        assert_eq!(rig.file().volatile.deferred.load(Relaxed), 0, "blocks wait for a pin that nobody has");
         assert_eq!(rig.free(), rig.total() - 2);
     });
 }
 
 fn pin_and_unpin(worker: &mut Worker) {
-    let phase = worker.with(|_, _, file| file.vi.pins.pin());
+    let phase = worker.with(|_, _, file| file.volatile.pins.pin());
     worker.with(|core, guard, file| unpin(core, guard, file, phase));
 }
 
@@ -101,8 +101,8 @@ fn blocks_that_waited_for_a_pin_are_freed() {
         reader.leave();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         // ORDERING: Relaxed, the other threads have been joined.
-        assert!(rig.file().vi.pins.now().none());
-        assert_eq!(rig.file().vi.deferred.load(Relaxed), 0, "blocks wait for a pin that nobody has");
+        assert!(rig.file().volatile.pins.now().none());
+        assert_eq!(rig.file().volatile.deferred.load(Relaxed), 0, "blocks wait for a pin that nobody has");
         // One block of data, one of log.
         assert_eq!(rig.free(), rig.total() - 2);
     });

@@ -64,7 +64,7 @@ fn a_late_locker_changes_no_other_directory() {
             if dies {
                 whole.kill();
                 table::free(core, dir);
-                dir.vi.die();
+                dir.volatile.die();
             }
             dies
         });

@@ -42,9 +42,9 @@ pub fn make<'c>(
     let inode = core.slot(id.ino).ok_or(Error::NoInodes)?;
     let now = crate::clock::exact();
     // A directory with the set-group bit passes its group to new inodes, and the bit to new directories.
-    let (_, parent_perm) = parent.vi.kind_perm().ok_or(Error::NotFound)?;
+    let (_, parent_perm) = parent.volatile.kind_perm().ok_or(Error::NotFound)?;
     let inherits = parent_perm & 0o2000 != 0;
-    let gid = if inherits { parent.vi.owner().1 } else { cred.gid };
+    let gid = if inherits { parent.volatile.owner().1 } else { cred.gid };
     let default = xattr::list(core, parent, List::Default);
     let (perm, xattrs) = Xattrs::for_new(default.as_ref(), cred, node.kind, node.perm & 0o7777);
     let perm = match node.kind {
@@ -70,8 +70,8 @@ pub fn make<'c>(
     // The link that its first name will be: a call that tries to free the inode now must find it in use.
     // ORDERING: Release, published by `be_born`: a call that frees an inode claims its generation first, then
     // reads the links.
-    inode.vi.nlink.store(1, Release);
-    inode.vi.be_born(&birth);
+    inode.volatile.nlink.store(1, Release);
+    inode.volatile.be_born(&birth);
     if node.kind == FileKind::Directory
         && let Err(error) = table::make(core, guard.own, inode, 0, Version(0))
     {
@@ -97,7 +97,7 @@ pub fn make_unnamed<'c>(
     perm: u16,
     linkable: bool,
 ) -> Result<InodeRef<'c>> {
-    if dir.vi.nlink.load(SeqCst) == 0 {
+    if dir.volatile.nlink.load(SeqCst) == 0 {
         return Err(Error::NotFound);
     }
     let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
@@ -107,14 +107,14 @@ pub fn make_unnamed<'c>(
     // PERSIST: C1: another thread may name the file, and this thread's slot is not ordered by that thread's
     // fence.
     core.region.fence();
-    inode.vi.set_linkable(linkable);
+    inode.volatile.set_linkable(linkable);
     met(Met::Unnamed);
     Ok(inode)
 }
 
 /// Removes an inode that never got a name.
 pub fn unmake(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    inode.vi.nlink.store(0, SeqCst);
+    inode.volatile.nlink.store(0, SeqCst);
     end_once(core, guard, inode);
     guard.lane.intent.bears(0);
 }
@@ -135,7 +135,7 @@ fn end_begun(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
         // The rest of the log stays allocated until fsck; the damage has been noted.
         Err(_) => blocks.clear(),
     }
-    let (ino, generation) = (inode.ino, inode.vi.generation());
+    let (ino, generation) = (inode.ino, inode.volatile.generation());
     free_volatile(core, guard, inode);
     dies(core, guard.id, inode);
     forget_chain(guard, InodeId { ino, generation });
@@ -156,8 +156,8 @@ fn end_begun(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
 /// this lane repeats these steps.
 pub fn dies(core: &Core, lane: u16, inode: InodeRef<'_>) {
     zero_slot(core, inode);
-    inode.vi.die();
-    inode.vi.forget_claim(opens::claims_as(core, lane));
+    inode.volatile.die();
+    inode.volatile.forget_claim(opens::claims_as(core, lane));
 }
 
 /// Zeroes the inode's slot on media.
@@ -177,17 +177,17 @@ fn forget_chain(guard: &mut LaneGuard<'_>, id: InodeId) {
 }
 
 fn free_volatile(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    match inode.vi.kind_perm() {
+    match inode.volatile.kind_perm() {
         Some((FileKind::Directory, _)) => table::free(core, inode),
         _ => {
             // ORDERING: Acquire, only this caller uses the inode.
-            let locks = inode.vi.aux.swap(0, Acquire);
+            let locks = inode.volatile.aux.swap(0, Acquire);
             if locks != 0 {
                 crate::file::paper::free_locks(core, guard.own, Ptr::from_raw(locks));
             }
         }
     }
-    inode.vi.index().clear(&core.arena);
+    inode.volatile.index().clear(&core.arena);
     xattr::forget(core, guard.own, inode);
     chain::retire_chains(core, inode);
 }
@@ -197,9 +197,9 @@ pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, na
     // The count of the last name never rises again, so a settler can tell whether it was lowered. With other
     // names it cannot tell. The count then stays one too high until the next mount; one too low would free a
     // living file.
-    let last = inode.vi.nlink.load(SeqCst) == names;
+    let last = inode.volatile.nlink.load(SeqCst) == names;
     guard.lane.intent.lowers(last.then(|| inode.id()));
-    if inode.vi.nlink.fetch_sub(names, SeqCst) == names {
+    if inode.volatile.nlink.fetch_sub(names, SeqCst) == names {
         guard.lane.intent.ends(inode.ino.0, Ending::Asked);
         guard.lane.intent.lowers(None);
         if breaks(Breach::EndsWhileOpen) {
@@ -237,7 +237,8 @@ pub fn drop_open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, ge
     fence_behind_locked();
     // Also if the slot belonged to another inode for a moment: the count may have kept that one from being
     // freed.
-    if inode.vi.nlink.load(SeqCst) == 0 && !(breaks(Breach::NamelessStays) && inode.vi.linkable()) {
+    if inode.volatile.nlink.load(SeqCst) == 0 && !(breaks(Breach::NamelessStays) && inode.volatile.linkable())
+    {
         end_once(core, guard, inode);
     }
 }

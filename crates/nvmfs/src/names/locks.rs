@@ -11,7 +11,7 @@ use heddle_vfs::{Error, Result};
 
 /// The place of a name.
 #[derive(Clone, Copy)]
-pub struct At<'c> {
+pub struct NameHash<'c> {
     /// The directory.
     pub dir: InodeRef<'c>,
     /// Hash of the name.
@@ -34,8 +34,8 @@ impl<'c> Locks<'c> {
     /// [`Error::NotFound`] if a place's directory is dead.
     pub fn take(
         core: &'c Core,
-        one: At<'c>,
-        other: Option<At<'c>>,
+        one: NameHash<'c>,
+        other: Option<NameHash<'c>>,
         victim: Option<InodeRef<'c>>,
     ) -> Result<Option<Locks<'c>>> {
         let mut places = [Some(one), other];
@@ -70,12 +70,12 @@ impl<'c> Locks<'c> {
         Ok(true)
     }
 
-    fn index(&self, at: At<'_>) -> Option<usize> {
+    fn index(&self, at: NameHash<'_>) -> Option<usize> {
         self.places.iter().position(|place| place.as_ref().is_some_and(|place| place.covers(at.dir, at.hash)))
     }
 
     /// The locked bucket of one of the places.
-    pub fn at(&mut self, at: At<'_>) -> Result<&mut Locked<'c>> {
+    pub fn at(&mut self, at: NameHash<'_>) -> Result<&mut Locked<'c>> {
         let index = self.index(at).ok_or(Error::Stale)?;
         self.places[index].as_mut().ok_or(Error::Stale)
     }

@@ -17,9 +17,9 @@ use crate::format::layout::TARGET_BYTES;
 use crate::format::record::{NameBuf, Record};
 use crate::ids::InodeId;
 use crate::log::{chain, commit};
-use crate::names::locks::{At as Place, Locks};
+use crate::names::locks::{Locks, NameHash};
 use crate::names::table::{self, Crowded, Key, Meaning, Named};
-use crate::names::{life, strike};
+use crate::names::{in_place_removal, life};
 use crate::planted::{Breach, breaks};
 use crate::state::core::Core;
 use crate::state::inode::{InodeRef, List};
@@ -43,7 +43,7 @@ pub fn directory<'c>(
     want: Permission,
 ) -> Result<InodeRef<'c>> {
     let dir = core.inode(ino)?;
-    let mode = dir.vi.mode();
+    let mode = dir.volatile.mode();
     if !mode.is_directory() {
         return Err(if mode.kind_perm().is_some() { Error::NotDirectory } else { Error::Stale });
     }
@@ -63,33 +63,33 @@ pub fn look(core: &Core, cred: &Cred, parent: heddle_vfs::Ino, name: Name<'_>) -
 #[inline(always)]
 pub fn glance(core: &Core, cred: &Cred, parent: heddle_vfs::Ino, name: Name<'_>) -> Option<Meaning> {
     let dir = core.slot(parent)?;
-    let mode = dir.vi.mode();
-    if !dir.vi.lives() || !mode.is_directory() || mode.has_list(List::Access) {
+    let mode = dir.volatile.mode();
+    if !dir.volatile.lives() || !mode.is_directory() || mode.has_list(List::Access) {
         return None;
     }
-    let (uid, gid) = dir.vi.owner();
+    let (uid, gid) = dir.volatile.owner();
     cred.check_mode(FileKind::Directory, mode.perm(), uid, gid, Permission::EXECUTE).ok()?;
     table::glance(core, dir, table::key(core, name.bytes()))
 }
 
 /// Locks a directory that has one chain, for a caller that changes its names.
 pub fn latch<'c>(core: &Core, dir: InodeRef<'c>) -> Option<Latched<'c>> {
-    commit::one_chain(core).then(|| dir.vi.eof.lock())
+    commit::one_chain(core).then(|| dir.volatile.eof.lock())
 }
 
 /// Checks that the caller may remove this name. In a directory with the sticky bit only root and the owners
 /// of the directory and of the file may.
 pub fn check_removal(core: &Core, dir: InodeRef<'_>, child: InodeRef<'_>, cred: &Cred) -> Result<()> {
     check(core, dir, cred, Permission::WRITE_EXECUTE)?;
-    let sticky = dir.vi.kind_perm().is_some_and(|(_, perm)| perm & 0o1000 != 0);
-    let owner = |inode: InodeRef<'_>| inode.vi.owner().0 == cred.uid;
+    let sticky = dir.volatile.kind_perm().is_some_and(|(_, perm)| perm & 0o1000 != 0);
+    let owner = |inode: InodeRef<'_>| inode.volatile.owner().0 == cred.uid;
     if !sticky || cred.is_root() || owner(dir) || owner(child) { Ok(()) } else { Err(Error::NotPermitted) }
 }
 
 /// The living inode that a name leads to.
 pub fn child_of<'c>(core: &'c Core, named: &Named) -> Result<InodeRef<'c>> {
     let child = core.inode(named.child.ino)?;
-    if child.vi.generation() == named.child.generation { Ok(child) } else { Err(Error::Stale) }
+    if child.volatile.generation() == named.child.generation { Ok(child) } else { Err(Error::Stale) }
 }
 
 /// The directory whose name an operation is about to remove.
@@ -108,7 +108,7 @@ pub fn record(dir: InodeRef<'_>, name: &[u8], to: &Named, removed: bool, now: Ti
         name: NameBuf::new(name),
         version: to.version,
         mtime: now,
-        generation: dir.vi.change(),
+        generation: dir.volatile.change(),
     }
 }
 
@@ -138,7 +138,7 @@ pub fn grow_if_crowded(
     latched: bool,
 ) {
     let Some(crowded) = crowded else { return };
-    let generation = dir.vi.generation();
+    let generation = dir.volatile.generation();
     if life::open(core, guard, dir, generation).is_err() {
         return;
     }
@@ -171,7 +171,7 @@ pub fn make<'c>(
     let inode = life::make(core, guard, cred, dir, node)?;
     if open {
         // Before it has a name: until then no other call can remove the last handle.
-        if let Err(error) = opens::raise(core, guard.id, inode, inode.vi.generation()) {
+        if let Err(error) = opens::raise(core, guard.id, inode, inode.volatile.generation()) {
             life::unmake(core, guard, inode);
             return Err(error);
         }
@@ -183,7 +183,7 @@ pub fn make<'c>(
         }
         Err(error) => {
             if open {
-                opens::lower(core, guard.id, inode, inode.vi.generation());
+                opens::lower(core, guard.id, inode, inode.volatile.generation());
             }
             life::unmake(core, guard, inode);
             return Err(error);
@@ -205,8 +205,8 @@ fn named_in(
         write_target(core, guard, inode, node.target)?;
     }
     if node.kind == FileKind::Directory {
-        inode.vi.nlink.store(2, SeqCst);
-        inode.vi.parent.store(dir.ino.0, SeqCst);
+        inode.volatile.nlink.store(2, SeqCst);
+        inode.volatile.parent.store(dir.ino.0, SeqCst);
     }
     let what = New { child: inode.id(), kind: node.kind };
     add_name(core, guard, dir, key, what).map(|(crowded, _)| crowded)
@@ -233,14 +233,14 @@ fn add_name(
         if bucket.find(key)?.is_some() && !breaks(Breach::NamesTwice) {
             return Err(Error::Exists);
         }
-        let now = dir.vi.write_time();
+        let now = dir.volatile.write_time();
         let named = Named { child: what.child, kind: what.kind, version: bucket.version().next() };
         commit_name(core, guard, dir, key, &named, now)?;
         Ok((bucket, named, now))
     })();
     match done {
         Ok((mut bucket, named, now)) => {
-            dir.vi.touch(now);
+            dir.volatile.touch(now);
             bucket.begin_change(named.version);
             Ok((bucket.put(guard.own, key, &named, entry)?, now))
         }
@@ -282,7 +282,7 @@ fn commit_name(
     }
     let done = log_name(core, guard, dir, &record(dir, key.name, named, false, now));
     if done.is_err() && is_dir {
-        dir.vi.nlink.fetch_sub(1, SeqCst);
+        dir.volatile.nlink.fetch_sub(1, SeqCst);
     }
     done
 }
@@ -304,7 +304,7 @@ pub fn link(
     dir: InodeRef<'_>,
     name: Name<'_>,
 ) -> Result<()> {
-    let (kind, _) = inode.vi.kind_perm().ok_or(Error::Stale)?;
+    let (kind, _) = inode.volatile.kind_perm().ok_or(Error::Stale)?;
     let latched = latch(core, dir);
     let key = table::key(core, name.bytes());
     if table::find(core, dir, key)?.is_some() {
@@ -314,7 +314,7 @@ pub fn link(
     if kind == FileKind::Directory {
         return Err(Error::NotPermitted);
     }
-    let is_first = inode.vi.linkable();
+    let is_first = inode.volatile.linkable();
     if is_first {
         guard.lane.intent.bears(inode.ino.0);
     }
@@ -325,7 +325,7 @@ pub fn link(
     match add_name(core, guard, dir, key, New { child: inode.id(), kind }) {
         Ok((crowded, now)) => {
             guard.lane.intent.bears(0);
-            inode.vi.touch_state(now);
+            inode.volatile.touch_state(now);
             grow_if_crowded(core, guard, dir, crowded, latched.is_some());
             Ok(())
         }
@@ -333,8 +333,8 @@ pub fn link(
             life::drop_name(core, guard, inode, 1);
             guard.lane.intent.bears(0);
             // The same call, on its second try, or another call may give the inode its first name.
-            if is_first && inode.vi.nlink.load(SeqCst) == 0 {
-                inode.vi.set_linkable(true);
+            if is_first && inode.volatile.nlink.load(SeqCst) == 0 {
+                inode.volatile.set_linkable(true);
             }
             Err(error)
         }
@@ -345,17 +345,17 @@ pub fn link(
 /// made without a name gets its first.
 pub(super) fn add_link(inode: InodeRef<'_>) -> Result<()> {
     // ORDERING: Relaxed throughout, guesses that the CAS checks.
-    let mut now = inode.vi.nlink.load(Relaxed);
+    let mut now = inode.volatile.nlink.load(Relaxed);
     loop {
         match now {
-            0 if !inode.vi.linkable() => return Err(Error::NotFound),
+            0 if !inode.volatile.linkable() => return Err(Error::NotFound),
             LINKS_MAX.. if !breaks(Breach::LinksUnbounded) => return Err(Error::TooManyLinks),
             _ => {}
         }
-        match inode.vi.nlink.compare_exchange(now, now + 1, SeqCst, Relaxed) {
+        match inode.volatile.nlink.compare_exchange(now, now + 1, SeqCst, Relaxed) {
             Ok(_) => {
                 if now == 0 {
-                    inode.vi.set_linkable(false);
+                    inode.volatile.set_linkable(false);
                 }
                 return Ok(());
             }
@@ -385,7 +385,7 @@ pub fn remove(
     let latched = latch(core, dir);
     let key = table::key(core, name.bytes());
     let mut seen = table::find(core, dir, key)?.ok_or(Error::NotFound)?;
-    let place = Place { dir, hash: key.hash };
+    let place = NameHash { dir, hash: key.hash };
     let (mut since, mut turns) = (None, wait::Retries::default());
     loop {
         let victim = victim_of(core, Some(&seen)).filter(|_| what == Remove::Directory);
@@ -416,7 +416,7 @@ fn remove_locked<'c>(
     core: &'c Core,
     guard: &mut LaneGuard<'_>,
     cred: &Cred,
-    (place, key): (Place<'c>, Key<'_>),
+    (place, key): (NameHash<'c>, Key<'_>),
     what: Remove,
     named: &Named,
     mut locks: Locks<'c>,
@@ -437,19 +437,19 @@ fn remove_locked<'c>(
     if breaks(Breach::RemovalNeedsSpace) && core.free_map().count_for_data() == 0 {
         return Err(Error::NoSpace);
     }
-    let now = dir.vi.write_time();
+    let now = dir.volatile.write_time();
     let bucket = locks.at(place)?;
     let gone = Named { version: bucket.version().next(), ..*named };
     match log_name(core, guard, dir, &record(dir, key.name, &gone, true, now)) {
         Err(Error::NoSpace) => {
-            let Some(places) = strike::find(core, guard.id, dir, key.name, named.version)? else {
+            let Some(records) = in_place_removal::find(core, guard.id, dir, key.name, named.version)? else {
                 return Ok(None);
             };
-            if places.is_empty() {
+            if records.is_empty() {
                 return Err(Error::NoSpace);
             }
             bucket.begin_change(gone.version);
-            places.strike();
+            records.remove();
             guard.lane.intent.loses(child.id());
             // All records of the page may be dead now.
             guard.scratch.closed.push(dir.id());
@@ -460,14 +460,14 @@ fn remove_locked<'c>(
             bucket.begin_change(gone.version);
         }
     }
-    dir.vi.touch(now);
+    dir.volatile.touch(now);
     bucket.take(guard.own, key)?;
     if let Some(victim) = locks.victim.take() {
-        dir.vi.nlink.fetch_sub(1, SeqCst);
-        child.vi.nlink.store(1, SeqCst);
+        dir.volatile.nlink.fetch_sub(1, SeqCst);
+        child.volatile.nlink.store(1, SeqCst);
         victim.kill();
     } else {
-        child.vi.touch_state(now);
+        child.volatile.touch_state(now);
     }
     Ok(Some(child))
 }

@@ -26,7 +26,7 @@ use crate::format::record::Record;
 use crate::ids::InodeId;
 use crate::log::commit;
 use crate::names::life;
-use crate::names::locks::{At, Locks};
+use crate::names::locks::{Locks, NameHash};
 use crate::names::ops::{
     add_link, check_removal, child_of, grow_if_crowded, latch, prepare, record, victim_of,
 };
@@ -78,7 +78,8 @@ pub fn rename(
 ) -> Result<()> {
     let across = from.dir.ino != to.dir.ino;
     let keys = [table::key(core, from.name.bytes()), table::key(core, to.name.bytes())];
-    let places = [At { dir: from.dir, hash: keys[0].hash }, At { dir: to.dir, hash: keys[1].hash }];
+    let places =
+        [NameHash { dir: from.dir, hash: keys[0].hash }, NameHash { dir: to.dir, hash: keys[1].hash }];
     let look = || -> Result<Found> {
         let moved = table::find(core, from.dir, keys[0])?.ok_or(Error::NotFound)?;
         Ok(Found { moved, target: table::find(core, to.dir, keys[1])? })
@@ -90,8 +91,8 @@ pub fn rename(
         let (low, high) = if from.dir.ino <= to.dir.ino { (from.dir, to.dir) } else { (to.dir, from.dir) };
         let first = latch(core, low);
         let second = if across { latch(core, high) } else { None };
-        // The old directory's attributes must not change meanwhile: see `VInode::owe`.
-        let leaving = (across && first.is_none()).then(|| from.dir.vi.eof.lock());
+        // The old directory's attributes must not change meanwhile: see `VolatileInode::owe`.
+        let leaving = (across && first.is_none()).then(|| from.dir.volatile.eof.lock());
         // Exchanged inodes do not die.
         let victim = victim_of(core, guess.target.as_ref()).filter(|_| mode != RenameMode::Exchange);
         // A victim that is one of the two directories themselves is refused later.
@@ -167,7 +168,7 @@ fn rename_locked<'c>(
         _ => None,
     };
     let (place_to, place_from) =
-        (At { dir: to.dir, hash: to_key.hash }, At { dir: from.dir, hash: from_key.hash });
+        (NameHash { dir: to.dir, hash: to_key.hash }, NameHash { dir: from.dir, hash: from_key.hash });
     let versions = [locks.at(place_to)?.version().next(), locks.at(place_from)?.version().next()];
     // Within a directory both records have one version, larger than both buckets'.
     let across = from.dir.ino != to.dir.ino;
@@ -183,11 +184,11 @@ fn rename_locked<'c>(
         gone: Named { version: version_from, ..moved },
         replaced,
         gains,
-        now: to.dir.vi.write_time().max(from.dir.vi.write_time()),
+        now: to.dir.volatile.write_time().max(from.dir.volatile.write_time()),
     };
     let done = commit_plan(core, guard, &plan, &mut locks, [place_to, place_from]);
     if let (Some(dir), Err(_)) = (gains, &done) {
-        dir.vi.nlink.fetch_sub(1, SeqCst);
+        dir.volatile.nlink.fetch_sub(1, SeqCst);
     }
     // Before the buckets are released: the directories may die then.
     guard.own.rest_chains(&core.arena, guard.id);
@@ -195,12 +196,12 @@ fn rename_locked<'c>(
     if let Some(victim) = locks.victim.take()
         && let Some(dir) = replaced
     {
-        to.dir.vi.nlink.fetch_sub(1, SeqCst);
-        dir.vi.nlink.store(1, SeqCst);
+        to.dir.volatile.nlink.fetch_sub(1, SeqCst);
+        dir.volatile.nlink.store(1, SeqCst);
         victim.kill();
     }
     if let Some(replaced) = replaced {
-        replaced.vi.touch_state(plan.now);
+        replaced.volatile.touch_state(plan.now);
     }
     Ok(Some(Done { replaced, crowded }))
 }
@@ -216,7 +217,7 @@ fn above(core: &Core, a: Ino, b: Ino) -> Result<bool> {
         if at == Ino::ROOT {
             return Ok(false);
         }
-        at = Ino(core.inode(at)?.vi.parent.load(SeqCst));
+        at = Ino(core.inode(at)?.volatile.parent.load(SeqCst));
     }
     Err(core.damage(format!("directories above directory {}", b.0)))
 }
@@ -335,7 +336,7 @@ fn commit_plan(
     guard: &mut LaneGuard<'_>,
     plan: &Plan<'_>,
     locks: &mut Locks<'_>,
-    places: [At<'_>; 2],
+    places: [NameHash<'_>; 2],
 ) -> Result<Option<Crowded>> {
     let (to, from) = (plan.record_to(), plan.record_from());
     // A foreign record has two words more, which takes at most one slot.
@@ -345,7 +346,7 @@ fn commit_plan(
     }
     let entry_to = table::prepare(core, guard.own, plan.to.1.name)?;
     if plan.across() {
-        plan.from.0.dir.vi.owe(plan.from.0.dir.vi.change());
+        plan.from.0.dir.volatile.owe(plan.from.0.dir.volatile.change());
     }
     let both = [to, from.clone()];
     let told = if planted(Bug::RenameTellsOneDirectory) && plan.across() { &both[..1] } else { &both[..] };
@@ -372,12 +373,12 @@ fn show(
     guard: &mut LaneGuard<'_>,
     plan: &Plan<'_>,
     locks: &mut Locks<'_>,
-    [place_to, place_from]: [At<'_>; 2],
+    [place_to, place_from]: [NameHash<'_>; 2],
     entry_to: Prepared,
 ) -> Result<Option<Crowded>> {
-    plan.to.0.dir.vi.touch(plan.now);
+    plan.to.0.dir.volatile.touch(plan.now);
     if plan.across() {
-        plan.from.0.dir.vi.touch(plan.now);
+        plan.from.0.dir.volatile.touch(plan.now);
     }
     if let Some(replaced) = plan.replaced {
         guard.lane.intent.loses(replaced.id());
@@ -403,12 +404,12 @@ fn show(
 fn moved_to(core: &Core, named: &Named, from: InodeRef<'_>, to: InodeRef<'_>, (now, counted): (Time, bool)) {
     let InodeId { ino, .. } = named.child;
     let Some(child) = core.slot(ino) else { return };
-    child.vi.touch_state(now);
+    child.volatile.touch_state(now);
     if named.kind == FileKind::Directory && from.ino != to.ino {
-        child.vi.parent.store(to.ino.0, SeqCst);
-        from.vi.nlink.fetch_sub(1, SeqCst);
+        child.volatile.parent.store(to.ino.0, SeqCst);
+        from.volatile.nlink.fetch_sub(1, SeqCst);
         if !counted {
-            to.vi.nlink.fetch_add(1, SeqCst);
+            to.volatile.nlink.fetch_add(1, SeqCst);
         }
     }
 }

@@ -33,7 +33,7 @@ use crate::names::bucket::{Bucket, ENTRY_WORDS_MAX, HASH_BITS, Row, SLOTS, Torn,
 use crate::state::bucket::{GROWTH_BITS, NAMES_A_BUCKET};
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::InodeRef;
-use crate::state::lane::Own;
+use crate::state::lane::LaneLocal;
 use crate::state::{lease, wait};
 use heddle_arena::Ptr;
 use heddle_arena::sync::atomic::AtomicU64;
@@ -70,12 +70,12 @@ impl<'c> Table<'c> {
     /// Returns `None` if the inode is not a directory, or is dead.
     #[inline(always)]
     fn of(core: &'c Core, dir: InodeRef<'c>) -> Option<Table<'c>> {
-        let generation = dir.vi.generation();
-        let mode = dir.vi.mode();
+        let generation = dir.volatile.generation();
+        let mode = dir.volatile.mode();
         // ORDERING: Acquire, O1.
-        let word = dir.vi.aux.load(Acquire);
+        let word = dir.volatile.aux.load(Acquire);
         // A file keeps its locks in the same word. So the word must be of this generation (O2).
-        if !mode.is_directory() || word == 0 || generation == 0 || dir.vi.generation() != generation {
+        if !mode.is_directory() || word == 0 || generation == 0 || dir.volatile.generation() != generation {
             return None;
         }
         let buckets = buckets_at(core, word).unwrap_or_else(|| leads_nowhere(word));
@@ -86,7 +86,7 @@ impl<'c> Table<'c> {
     #[inline(always)]
     fn current(&self) -> bool {
         // ORDERING: Acquire, O1.
-        self.dir.vi.aux.load(Acquire) == self.word && self.dir.vi.generation() == self.generation
+        self.dir.volatile.aux.load(Acquire) == self.word && self.dir.volatile.generation() == self.generation
     }
 
     #[inline(always)]
@@ -213,7 +213,7 @@ pub fn find(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Result<Option<Named
 pub fn glance(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Option<Meaning> {
     // Most directories are small. This prefetch comes before the position of the buckets is known: in a
     // directory that was not used for long, both lines are cache misses.
-    dir.vi.home.prefetch_line();
+    dir.volatile.home.prefetch_line();
     let table = Table::of(core, dir)?;
     let bucket = table.buckets.get(table.index(key.hash))?;
     let before = bucket.word();
@@ -344,7 +344,7 @@ impl<'c> Locked<'c> {
     /// table: the caller passes it to [`grow`] when it has unlocked the bucket.
     pub fn put(
         &self,
-        own: &mut Own,
+        own: &mut LaneLocal,
         key: Key<'_>,
         to: &Named,
         prepared: Prepared,
@@ -367,7 +367,7 @@ impl<'c> Locked<'c> {
     }
 
     /// Removes a name. A change has begun.
-    pub fn take(&self, own: &mut Own, key: Key<'_>) -> Result<()> {
+    pub fn take(&self, own: &mut LaneLocal, key: Key<'_>) -> Result<()> {
         if let Some(row) = self.row(key)? {
             unprepare(self.core, own, self.bucket.take(self.core, row));
         }
@@ -437,7 +437,7 @@ pub fn kill_dead(core: &Core, lane: u16, dir: InodeRef<'_>) -> bool {
 }
 
 /// Allocates the memory of an entry of this name.
-pub fn prepare(core: &Core, own: &mut Own, name: &[u8]) -> Result<Prepared> {
+pub fn prepare(core: &Core, own: &mut LaneLocal, name: &[u8]) -> Result<Prepared> {
     let n = entry_words(name.len());
     debug_assert!(n <= ENTRY_WORDS_MAX);
     // SAFETY: `own` is this thread's.
@@ -446,26 +446,32 @@ pub fn prepare(core: &Core, own: &mut Own, name: &[u8]) -> Result<Prepared> {
 }
 
 /// Frees memory that was not needed.
-pub fn unprepare(core: &Core, own: &mut Own, prepared: Prepared) {
+pub fn unprepare(core: &Core, own: &mut LaneLocal, prepared: Prepared) {
     // SAFETY: never linked, or unlinked; readers that still read it notice that the bucket's word changed.
     unsafe { own.heap.free(&core.arena, prepared.0, prepared.1) };
 }
 
 /// Gives a new directory its table, with room for `names`. `version` is the largest version of its names.
-pub fn make(core: &Core, own: &mut Own, dir: InodeRef<'_>, names: usize, version: Version) -> Result<()> {
+pub fn make(
+    core: &Core,
+    own: &mut LaneLocal,
+    dir: InodeRef<'_>,
+    names: usize,
+    version: Version,
+) -> Result<()> {
     let buckets = if names <= SLOTS { 1 } else { names.div_ceil(NAMES_A_BUCKET).next_power_of_two() };
     let bits = buckets.ilog2().min(core.table_bits_max);
     let array = if bits == 0 { home(core, dir) } else { take_array(core, own, bits)? };
     array.1.iter().for_each(|bucket| bucket.revive(version));
     // ORDERING: Release, O1.
-    dir.vi.aux.store(array.0, Release);
+    dir.volatile.aux.store(array.0, Release);
     Ok(())
 }
 
 /// Frees the table of a dying directory. No caller can reach the directory any more.
 pub fn free(core: &Core, dir: InodeRef<'_>) {
     // ORDERING: Acquire, the directory is this caller's alone.
-    let word = dir.vi.aux.swap(0, Acquire);
+    let word = dir.volatile.aux.swap(0, Acquire);
     if word == 0 {
         return;
     }
@@ -488,14 +494,14 @@ pub fn free(core: &Core, dir: InodeRef<'_>) {
 
 /// Grows the table, unless another call that found it crowded has grown it. `latched`: the caller holds the
 /// EOF latch. If memory is short, the table stays as it is: slower, but correct.
-pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, latched: bool) {
+pub fn grow(core: &Core, own: &mut LaneLocal, dir: InodeRef<'_>, crowded: Crowded, latched: bool) {
     // Checked before all buckets are locked: in a large table some bucket is crowded long before the table is
     // full.
     let full = |table: Table<'_>| table.word == crowded.word && is_full(table.buckets, crowded.index);
     if !Table::of(core, dir).is_some_and(full) {
         return;
     }
-    let _latch = (!latched).then(|| dir.vi.eof.lock());
+    let _latch = (!latched).then(|| dir.volatile.eof.lock());
     let Ok(old) = lock_whole(core, dir) else { return };
     let bits = old.table.bits();
     if old.table.word != crowded.word || bits >= core.table_bits_max {
@@ -510,7 +516,7 @@ pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, lat
         bucket.scatter(core, bits + more, new);
     }
     // ORDERING: Release, O1.
-    dir.vi.aux.store(word, Release);
+    dir.volatile.aux.store(word, Release);
     let old_word = old.table.word;
     old.kill();
     give_array(core, old_word);
@@ -536,11 +542,11 @@ pub struct Crowded {
 
 /// The one bucket of a small directory: the word that leads to it, and the bucket.
 fn home<'c>(core: &'c Core, dir: InodeRef<'c>) -> (u64, &'c [Bucket]) {
-    (core.arena.offset_of(&dir.vi.home).raw(), std::slice::from_ref(&dir.vi.home))
+    (core.arena.offset_of(&dir.volatile.home).raw(), std::slice::from_ref(&dir.volatile.home))
 }
 
 /// Allocates an array of several dead buckets: the word that leads to it, and the array.
-fn take_array<'c>(core: &'c Core, own: &mut Own, bits: u32) -> Result<(u64, &'c [Bucket])> {
+fn take_array<'c>(core: &'c Core, own: &mut LaneLocal, bits: u32) -> Result<(u64, &'c [Bucket])> {
     let at = match from_pool(core, bits) {
         // SAFETY: `own` is this thread's.
         0 => unsafe { own.heap.alloc_slice(&core.arena, 1 << bits, |_| Bucket::dead()) }

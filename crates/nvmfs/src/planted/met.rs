@@ -73,7 +73,7 @@ met! {
     /// inodes: one was made without a name
     Unnamed,
     /// names: a record that made a name became its removal
-    Struck,
+    RemovedInPlace,
     /// recovery: a rename's copy was written to its old directory
     DebtPaid,
     /// recovery: torn records were zeroed

@@ -3,8 +3,8 @@
 //! [`Core`] is one process's view. All changing state is in the arena or the region. So another view (another
 //! process, or the same arena mapped at another address) sees the same file system.
 
+mod arena_refs;
 mod own_slot;
-mod places;
 
 use crate::damage::DamageNote;
 use crate::format::inode::CHUNK_INODES;
@@ -13,17 +13,17 @@ use crate::format::superblock::Superblock;
 use crate::ids::{BlockNo, LANES};
 use crate::region::Region;
 use crate::state::free_map::{self, FreeMap};
-use crate::state::inode::{InodeRef, VInode};
+use crate::state::inode::{InodeRef, VolatileInode};
 use crate::state::lane::Lane;
 use crate::state::latch::Latch;
 use crate::variant::Variant;
+use arena_refs::ArenaRefs;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Lease, ProcessTag, Ptr, Shared, Zeroed};
 use heddle_pmem::{BLOCK_BYTES, Durability};
 use heddle_range_lock::{AnyLock, RangeLock};
 use heddle_vfs::{Error, Ino, Result};
 use own_slot::OwnSlot;
-use places::Places;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
@@ -35,7 +35,7 @@ pub const PATIENCE_MS: u32 = 30_000;
 #[repr(C)]
 pub struct Chunk {
     /// Its inodes.
-    pub inodes: AtomicPtr<VInode>,
+    pub inodes: AtomicPtr<VolatileInode>,
     /// Its block on media; 0: the chunk does not exist, all ones: it is being made.
     pub block: AtomicU64,
 }
@@ -157,7 +157,7 @@ pub const LAYOUT: u64 = {
     let sizes = [
         size_of::<Root>(),
         size_of::<Lane>(),
-        size_of::<VInode>(),
+        size_of::<VolatileInode>(),
         size_of::<Chunk>(),
         size_of::<crate::state::chain::Chain>(),
         size_of::<crate::state::chain::Chains>(),
@@ -198,7 +198,7 @@ pub struct Core {
     pub region: Region,
     /// The volatile state.
     pub arena: Arc<Arena>,
-    places: Places,
+    arena_refs: ArenaRefs,
     /// Positions on media.
     pub layout: Layout,
     /// Seed of every checksum of this image.
@@ -265,8 +265,8 @@ impl Core {
     /// A view of the state that [`Core::new`] laid out, here or in another process; `None` if the arena is
     /// not that of this mount.
     pub fn join(parts: Parts, identity: &Identity) -> Option<Core> {
-        let places = Places::of(&parts.arena, parts.arena.root::<Root>())?;
-        let r = places.root();
+        let arena_refs = ArenaRefs::of(&parts.arena, parts.arena.root::<Root>())?;
+        let r = arena_refs.root();
         let layout = Layout::new(r.blocks_total);
         if r.identity != *identity
             || r.blocks_total.checked_mul(BLOCK_BYTES as u64)? > parts.region.len_bytes()
@@ -278,7 +278,7 @@ impl Core {
         Some(Core {
             layout,
             seed: r.seed,
-            places,
+            arena_refs,
             epoch: identity.epoch,
             region: parts.region,
             arena: parts.arena,
@@ -312,7 +312,7 @@ impl Core {
     /// The root.
     #[inline]
     pub fn root(&self) -> &Root {
-        self.places.root()
+        self.arena_refs.root()
     }
 
     /// The free map.
@@ -329,13 +329,13 @@ impl Core {
     /// A lane, by number from 1.
     #[inline]
     pub fn lane(&self, lane: u16) -> &Lane {
-        &self.places.lanes()[usize::from(lane) - 1]
+        &self.arena_refs.lanes()[usize::from(lane) - 1]
     }
 
     /// All possible inode chunks.
     #[inline]
     pub fn chunks(&self) -> &[Chunk] {
-        self.places.chunks()
+        self.arena_refs.chunks()
     }
 
     /// Free slots of a chunk.
@@ -352,7 +352,7 @@ impl Core {
         if inodes.is_null() {
             return None;
         }
-        Some(InodeRef { ino, vi: &self.arena.slice(inodes, CHUNK_INODES as usize)[index as usize] })
+        Some(InodeRef { ino, volatile: &self.arena.slice(inodes, CHUNK_INODES as usize)[index as usize] })
     }
 
     /// The block that holds the slot of this inode, which is alive or being made.

@@ -66,7 +66,7 @@ unsafe impl Shared for PaperLocks {}
 
 /// The volatile inode.
 #[repr(C, align(64))]
-pub struct VInode {
+pub struct VolatileInode {
     generation: AtomicU64,
     mode: AtomicU64,
     owner: AtomicU64,
@@ -74,7 +74,7 @@ pub struct VInode {
     pub chains: AtomicPtr<Chains>,
     /// A directory's buckets (`names::table`), a file's [`PaperLocks`].
     pub aux: AtomicU64,
-    /// A directory's parent; for other kinds the extended attributes (see [`VInode::xattrs`]).
+    /// A directory's parent; for other kinds the extended attributes (see [`VolatileInode::xattrs`]).
     pub parent: AtomicU64,
     /// Lanes that ever counted handles of it (see `opens`).
     pub open_lanes: AtomicU64,
@@ -111,9 +111,9 @@ pub struct VInode {
     /// Blocks whose freeing waits for pins (`file::deferred`).
     pub deferred: AtomicU64,
     /// First page of the last truncation; in a directory the extended attributes.
-    pub tomb_page: AtomicU64,
-    /// Its version; in a directory see [`VInode::owe`].
-    pub tomb_version: AtomicU64,
+    pub tombstone_page: AtomicU64,
+    /// Its version; in a directory see [`VolatileInode::owe`].
+    pub tombstone_version: AtomicU64,
     /// Generation of the last record of size and attributes.
     pub state_change: AtomicU64,
     crtime: AtomicU64,
@@ -121,14 +121,14 @@ pub struct VInode {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<VInode>() == 320);
+const _: () = assert!(size_of::<VolatileInode>() == 320);
 
 // SAFETY: atomics only, no pointers, no Drop.
-unsafe impl Shared for VInode {}
+unsafe impl Shared for VolatileInode {}
 // SAFETY: all zeros is a dead inode.
-unsafe impl Zeroed for VInode {
-    fn zeroed() -> VInode {
-        VInode {
+unsafe impl Zeroed for VolatileInode {
+    fn zeroed() -> VolatileInode {
+        VolatileInode {
             generation: AtomicU64::new(0),
             mode: AtomicU64::new(0),
             owner: AtomicU64::new(0),
@@ -154,8 +154,8 @@ unsafe impl Zeroed for VInode {
             pins: Pins::new(),
             blocks: AtomicU64::new(0),
             deferred: AtomicU64::new(0),
-            tomb_page: AtomicU64::new(0),
-            tomb_version: AtomicU64::new(0),
+            tombstone_page: AtomicU64::new(0),
+            tombstone_version: AtomicU64::new(0),
             state_change: AtomicU64::new(0),
             crtime: AtomicU64::new(0),
             atime: AtomicU64::new(0),
@@ -169,13 +169,13 @@ pub struct InodeRef<'a> {
     /// Number.
     pub ino: Ino,
     /// The inode.
-    pub vi: &'a VInode,
+    pub volatile: &'a VolatileInode,
 }
 
 impl InodeRef<'_> {
     /// Number and generation.
     pub fn id(&self) -> InodeId {
-        InodeId { ino: self.ino, generation: self.vi.generation() }
+        InodeId { ino: self.ino, generation: self.volatile.generation() }
     }
 }
 
@@ -202,7 +202,7 @@ pub struct Birth {
 /// that bypasses the mount checks before a call, and after a change. If the kernel's pages may have missed a
 /// change, it is repeated through the mount (protocol review, M1).
 #[derive(Clone, Copy)]
-pub struct KernelPages<'f>(&'f AtomicU32, &'f VInode);
+pub struct KernelPages<'f>(&'f AtomicU32, &'f VolatileInode);
 
 impl KernelPages<'_> {
     /// Returns true if the kernel caches pages now.
@@ -240,7 +240,7 @@ fn advance(word: &AtomicU64, now: Time) -> bool {
     }
 }
 
-impl VInode {
+impl VolatileInode {
     /// The generation; 0 while no inode lives here.
     pub fn generation(&self) -> u64 {
         // ORDERING: Acquire, pairs with the Release in `be_born`.
@@ -277,8 +277,8 @@ impl VInode {
             &self.change,
             &self.floor,
             &self.blocks,
-            &self.tomb_page,
-            &self.tomb_version,
+            &self.tombstone_page,
+            &self.tombstone_version,
             &self.state_change,
             &self.parent,
             &self.open_lanes,
@@ -300,7 +300,7 @@ impl VInode {
     /// The word of its extended attributes in memory (see `xattr`); 0: it never had any. A directory has a
     /// parent and no pages. For other kinds it is the other way round, so the two share words.
     pub fn xattrs(&self) -> &AtomicU64 {
-        if self.is_directory() { &self.tomb_page } else { &self.parent }
+        if self.is_directory() { &self.tombstone_page } else { &self.parent }
     }
 
     /// Owner and group.
@@ -417,7 +417,7 @@ impl VInode {
         }
     }
 
-    /// As [`VInode::touch`], for a change of attributes or names alone.
+    /// As [`VolatileInode::touch`], for a change of attributes or names alone.
     pub fn touch_state(&self, now: Time) {
         advance(&self.ctime, now);
     }
@@ -529,14 +529,14 @@ impl VInode {
     /// in this directory's own log. The caller holds the EOF latch.
     pub fn owe(&self, generation: u64) {
         // ORDERING: Relaxed, under the EOF latch.
-        if self.tomb_version.load(Relaxed) <= generation {
-            self.tomb_version.fetch_max(generation + 1, SeqCst);
+        if self.tombstone_version.load(Relaxed) <= generation {
+            self.tombstone_version.fetch_max(generation + 1, SeqCst);
         }
     }
 
     /// Returns true if there may be such a record, according to this directory's log.
     pub fn owes(&self) -> bool {
-        self.tomb_version.load(SeqCst) > self.state_change.load(SeqCst)
+        self.tombstone_version.load(SeqCst) > self.state_change.load(SeqCst)
     }
 
     /// Adds `change`, which may be negative, to the count of allocated blocks.
@@ -549,7 +549,7 @@ impl VInode {
 }
 
 /// Dropping it lowers the gate.
-pub struct Gate<'a>(&'a VInode);
+pub struct Gate<'a>(&'a VolatileInode);
 
 impl Drop for Gate<'_> {
     fn drop(&mut self) {

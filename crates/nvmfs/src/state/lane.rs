@@ -80,14 +80,14 @@ pub struct HeldChain {
 
 /// The part of a lane that only the lease holder touches.
 #[repr(C)]
-pub struct Own {
+pub struct LaneLocal {
     /// Its allocator of arena memory.
     pub heap: Heap,
     /// Blocks ready for use.
     pub magazine: Magazine,
     /// Blocks that wait for a fence.
     pub limbo: Extents<LIMBO_EXTENTS>,
-    /// 1: [`Own::place`] has been called.
+    /// 1: [`LaneLocal::place`] has been called.
     placed: u64,
     /// Word of the free map where the next search starts.
     pub cursor: u64,
@@ -129,7 +129,7 @@ pub struct Lane {
     apart2: [u64; 6],
     /// What it is about to take: for its settler, if its holder dies.
     pub intent: Intent,
-    own: UnsafeCell<Own>,
+    own: UnsafeCell<LaneLocal>,
     /// Lets models check that each thread that takes `own` comes after all accesses of the last one.
     #[cfg(loom)]
     taken: loom::cell::UnsafeCell<()>,
@@ -153,7 +153,7 @@ unsafe impl Zeroed for Lane {
             home: AtomicU64::new(0),
             apart2: [0; 6],
             intent: Intent::new(),
-            own: UnsafeCell::new(Own {
+            own: UnsafeCell::new(LaneLocal {
                 heap: Heap::zeroed(),
                 magazine: Magazine::new(),
                 limbo: Extents::new(),
@@ -176,7 +176,7 @@ unsafe impl Zeroed for Lane {
     }
 }
 
-impl Own {
+impl LaneLocal {
     /// Overwrites the chains in use with impossible ones.
     #[cfg(test)]
     pub fn scribble_chains(&mut self) {
@@ -247,14 +247,14 @@ impl Lane {
     }
 
     /// Marks the lane as leased by a new holder.
-    pub fn mark(&self, own: &mut Own) {
+    pub fn mark(&self, own: &mut LaneLocal) {
         // ORDERING: Relaxed, only the lane's settler reads it.
         self.intent.canary.store(CANARY, Relaxed);
         own.canary = CANARY;
     }
 
     /// Returns true if no client has scribbled over the lane. A lane that was never leased is sound too.
-    pub fn is_sound(&self, own: &Own) -> bool {
+    pub fn is_sound(&self, own: &LaneLocal) -> bool {
         // ORDERING: Relaxed, as in `mark`.
         matches!((self.intent.canary.load(Relaxed), own.canary), (CANARY, CANARY) | (0, 0))
     }
@@ -294,7 +294,7 @@ impl Lane {
     }
 
     /// Notes the resources that this lane holds.
-    pub fn note_held(&self, own: &Own) {
+    pub fn note_held(&self, own: &LaneLocal) {
         let blocks = own.magazine.len() as u64 + own.limbo.blocks() + own.slots.empty_chunks();
         let word = blocks | if own.slots.any() { HOLDS_SLOTS } else { 0 };
         // ORDERING: Relaxed, an estimate; stored only if it changes.
@@ -308,7 +308,7 @@ impl Lane {
     /// # Safety
     /// The caller's thread holds the lease of this lane and has no other reference to its `own` (I2).
     #[allow(clippy::mut_from_ref)]
-    pub unsafe fn own(&self) -> &mut Own {
+    pub unsafe fn own(&self) -> &mut LaneLocal {
         #[cfg(loom)]
         self.taken.with_mut(|_| ());
         // SAFETY: exclusive by the caller's promise.

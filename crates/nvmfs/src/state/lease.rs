@@ -3,7 +3,7 @@
 //! A thread leases a lane at its first call. It keeps the lane until it ends, or until the mount is gone.
 //! Calls inside calls (a callback that uses the file system, a signal handler) take a second lane.
 //!
-//! State       the thread's leases; and [`Words`], the data that every call needs, found by one access to thread-local memory: in a
+//! State       the thread's leases; and [`CurrentCall`], the data that every call needs, found by one access to thread-local memory: in a
 //!             loaded library each such access is a function call.
 //! Invariants  I1  one [`LaneGuard`] at a time has a lane: `busy` is the thread's own word, and is set before anything else.
 //!             I2  a process returns lanes only while it holds its process slot. When a mount's last clone is dropped, the process leaves
@@ -22,7 +22,7 @@ use crate::ids::LANES;
 use crate::lane_counters::Kind;
 use crate::process;
 use crate::state::core::Core;
-use crate::state::lane::{Lane, Own};
+use crate::state::lane::{Lane, LaneLocal};
 use crate::state::scratch::Scratch;
 use heddle_arena::sync::fence_of_barrier;
 use heddle_arena::{Arena, LaneId};
@@ -58,13 +58,13 @@ thread_local! {
     #[allow(clippy::vec_box)]
     static LEASES: RefCell<Vec<Box<Lease>>> = const { RefCell::new(Vec::new()) };
 
-    static WORDS: Words = const {
-        Words { core: Cell::new(std::ptr::null()), lane: Cell::new(0), only: Cell::new(std::ptr::null()) }
+    static CURRENT_CALL: CurrentCall = const {
+        CurrentCall { core: Cell::new(std::ptr::null()), lane: Cell::new(0), only: Cell::new(std::ptr::null()) }
     };
 }
 
 /// The thread's words. They have no destructor, so they live as long as the thread.
-struct Words {
+struct CurrentCall {
     /// The innermost call of this thread: its mount and lane; null: none.
     core: Cell<*const Core>,
     lane: Cell<u16>,
@@ -72,10 +72,10 @@ struct Words {
     only: Cell<*const Lease>,
 }
 
-impl Words {
+impl CurrentCall {
     #[inline]
-    fn of_this_thread() -> *const Words {
-        WORDS.with(std::ptr::from_ref)
+    fn of_this_thread() -> *const CurrentCall {
+        CURRENT_CALL.with(std::ptr::from_ref)
     }
 
     /// Sets the innermost call. Returns the one before.
@@ -92,12 +92,12 @@ pub struct LaneGuard<'c> {
     /// Its part that others read.
     pub lane: &'c Lane,
     /// Its part that only the holder uses.
-    pub own: &'c mut Own,
+    pub own: &'c mut LaneLocal,
     /// Buffers of the process.
     pub scratch: &'c mut Scratch,
     arena: &'c Arena,
     busy: *const Cell<bool>,
-    words: *const Words,
+    current_call: *const CurrentCall,
     outer: (*const Core, u16),
     /// True if it counts as a call.
     counted: bool,
@@ -107,7 +107,8 @@ impl Drop for LaneGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         // Even if tidying up the lane panics, the thread leaves it.
-        let _left = Leaving { lane: self.lane, busy: self.busy, words: self.words, outer: self.outer };
+        let _left =
+            Leaving { lane: self.lane, busy: self.busy, current_call: self.current_call, outer: self.outer };
         if std::thread::panicking() {
             return self.tidy_up_in_panic();
         }
@@ -139,7 +140,7 @@ impl LaneGuard<'_> {
 struct Leaving<'c> {
     lane: &'c Lane,
     busy: *const Cell<bool>,
-    words: *const Words,
+    current_call: *const CurrentCall,
     outer: (*const Core, u16),
 }
 
@@ -147,8 +148,8 @@ impl Drop for Leaving<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: words of this thread, which live as long as it; null in models.
-        if let Some(words) = unsafe { self.words.as_ref() } {
-            words.enter(self.outer.0, self.outer.1);
+        if let Some(current_call) = unsafe { self.current_call.as_ref() } {
+            current_call.enter(self.outer.0, self.outer.1);
         }
         if self.busy.is_null() {
             // The lane of a dead holder (`of_the_dead`).
@@ -177,7 +178,7 @@ impl<'c> LaneGuard<'c> {
             scratch,
             arena: &core.arena,
             busy,
-            words: std::ptr::null(),
+            current_call: std::ptr::null(),
             outer: (std::ptr::null(), 0),
             counted: false,
         }
@@ -211,20 +212,20 @@ pub fn enter_for(core: &Arc<Core>, kind: Kind) -> Result<LaneGuard<'_>> {
 
 #[inline(always)]
 fn enter_as(core: &Arc<Core>, kind: Option<Kind>) -> Result<LaneGuard<'_>> {
-    let words = Words::of_this_thread();
+    let current_call = CurrentCall::of_this_thread();
     // SAFETY: words of this thread; a lease that `only` names is in its box (I5).
-    let only = unsafe { (*words).only.get().as_ref() };
+    let only = unsafe { (*current_call).only.get().as_ref() };
     if let Some(lease) = only
         && lease.mount == core.id
         && !lease.busy.get()
         && lease.process == process::generation()
     {
         lease.busy.set(true);
-        return begin(core, lease, words, kind);
+        return begin(core, lease, current_call, kind);
     }
     let lease = find_lease(core)?;
     // SAFETY: it is busy, so it is not removed (`prune`), and its box does not move.
-    begin(core, unsafe { &*lease }, words, kind)
+    begin(core, unsafe { &*lease }, current_call, kind)
 }
 
 /// Marks the lane as inside a call (O1). Returns false if the file system has ended.
@@ -249,7 +250,7 @@ fn step_inside(core: &Core, lane: &Lane) -> bool {
 fn begin<'c>(
     core: &'c Arc<Core>,
     lease: &Lease,
-    words: *const Words,
+    current_call: *const CurrentCall,
     kind: Option<Kind>,
 ) -> Result<LaneGuard<'c>> {
     let lane = core.lane(lease.lane.0);
@@ -271,9 +272,9 @@ fn begin<'c>(
         scratch: unsafe { &mut *lease.scratch.get() },
         arena: &core.arena,
         busy: &lease.busy,
-        words,
+        current_call,
         // SAFETY: words of this thread.
-        outer: unsafe { (*words).enter(Arc::as_ptr(core), lease.lane.0) },
+        outer: unsafe { (*current_call).enter(Arc::as_ptr(core), lease.lane.0) },
         counted: kind.is_some(),
     })
 }
@@ -312,7 +313,7 @@ fn find_lease(core: &Arc<Core>) -> Result<*const Lease> {
 /// Changes the thread's leases (I5).
 #[allow(clippy::vec_box)]
 fn change<T>(leases: &mut Vec<Box<Lease>>, with: impl FnOnce(&mut Vec<Box<Lease>>) -> T) -> T {
-    let only = |lease| WORDS.with(|words| words.only.set(lease));
+    let only = |lease| CURRENT_CALL.with(|current_call| current_call.only.set(lease));
     only(std::ptr::null());
     compiler_fence(SeqCst);
     let done = with(leases);
@@ -352,7 +353,7 @@ pub fn counted(core: &Arc<Core>, kind: Kind) -> Option<Counted<'_>> {
 fn leased(core: &Core) -> Option<u16> {
     let mine = |l: &Lease| l.mount == core.id && l.process == process::generation();
     // SAFETY: words of this thread; a lease that `only` names is in its box (I5).
-    match unsafe { (*Words::of_this_thread()).only.get().as_ref() } {
+    match unsafe { (*CurrentCall::of_this_thread()).only.get().as_ref() } {
         Some(only) => mine(only).then_some(only.lane.0),
         None => {
             let one = |leases: &RefCell<Vec<Box<Lease>>>| {
@@ -373,9 +374,9 @@ fn first_lane(core: &Arc<Core>) -> Option<u16> {
 /// A guard of a dead holder's lane, for work that only a lane's holder can do. The caller holds the lease,
 /// and settles the lane.
 pub fn of_the_dead<'c>(core: &'c Core, lane: u16, scratch: &'c mut Scratch) -> LaneGuard<'c> {
-    let words = Words::of_this_thread();
+    let current_call = CurrentCall::of_this_thread();
     // SAFETY: words of this thread.
-    let outer = unsafe { (*words).enter(core, lane) };
+    let outer = unsafe { (*current_call).enter(core, lane) };
     let record = core.lane(lane);
     // SAFETY: the caller holds the lease, and no guard of it exists.
     let own = unsafe { record.own() };
@@ -386,7 +387,7 @@ pub fn of_the_dead<'c>(core: &'c Core, lane: u16, scratch: &'c mut Scratch) -> L
         scratch,
         arena: &core.arena,
         busy: std::ptr::null(),
-        words,
+        current_call,
         outer,
         counted: false,
     }
@@ -428,7 +429,7 @@ pub fn has_interrupted_names(core: &Core) -> bool {
 
 /// Calls `f` with mount and lane of the thread's present call, if there is one.
 pub fn with_current<T>(f: impl FnOnce(&Core, u16) -> T) -> Option<T> {
-    let (core, lane) = WORDS.with(|words| (words.core.get(), words.lane.get()));
+    let (core, lane) = CURRENT_CALL.with(|current_call| (current_call.core.get(), current_call.lane.get()));
     // SAFETY: set while a guard lives, which borrows the mount; this thread clears it when the guard is
     // dropped.
     let core = unsafe { core.as_ref()? };

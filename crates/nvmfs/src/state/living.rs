@@ -17,13 +17,13 @@ impl Core {
     #[inline(always)]
     pub fn inode(&self, ino: Ino) -> Result<InodeRef<'_>> {
         let slot = self.slot(ino).ok_or(Error::Stale)?;
-        if slot.vi.lives() { Ok(slot) } else { self.if_it_lives_on(slot) }
+        if slot.volatile.lives() { Ok(slot) } else { self.if_it_lives_on(slot) }
     }
 
     /// Handles an inode that does not exist, or that is claimed and may stay alive.
     #[cold]
     fn if_it_lives_on<'c>(&'c self, slot: InodeRef<'c>) -> Result<InodeRef<'c>> {
-        let generation = slot.vi.generation();
+        let generation = slot.volatile.generation();
         let lives = generation != 0 && self.locks.is_none() && lives_on(self, slot, generation);
         lives.then_some(slot).ok_or(Error::Stale)
     }
@@ -38,13 +38,13 @@ pub fn lives_on(core: &Core, inode: InodeRef<'_>, generation: u64) -> bool {
     let mine = lease::with_current(|_, lane| lane).unwrap_or(0);
     let (mut looks, began) = (0u32, Instant::now());
     loop {
-        if inode.vi.generation() != generation {
+        if inode.volatile.generation() != generation {
             return false;
         }
-        if inode.vi.lives() {
+        if inode.volatile.lives() {
             return true;
         }
-        let by = inode.vi.claimer();
+        let by = inode.volatile.claimer();
         // In `heddle` the claimer is a lane. 0: the claim was withdrawn since `lives` loaded it. Any other
         // number is a client's scribble, and the wait for it is limited as for any lock.
         if core.locks.is_none() {

@@ -71,7 +71,7 @@ fn in_lanes(core: &Core) -> bool {
 /// # Errors [`Error::NoMemory`] if the lane has no room for one more file; nothing is counted then.
 pub fn raise(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Result<()> {
     if !in_lanes(core) {
-        inode.vi.opens.fetch_add(1, SeqCst);
+        inode.volatile.opens.fetch_add(1, SeqCst);
         return Ok(());
     }
     raise_by(core, lane, inode, generation, 1)
@@ -80,8 +80,8 @@ pub fn raise(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Re
 fn raise_by(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64, n: u64) -> Result<()> {
     let bit = 1 << (lane % LANE_BITS);
     // ORDERING: Relaxed, a bit that is set stays while the inode lives; SeqCst to set it, O1.
-    if inode.vi.open_lanes.load(Relaxed) & bit == 0 {
-        inode.vi.open_lanes.fetch_or(bit, SeqCst);
+    if inode.volatile.open_lanes.load(Relaxed) & bit == 0 {
+        inode.volatile.open_lanes.fetch_or(bit, SeqCst);
     }
     let mut last = None;
     for (nth, table) in tables(core, core.lane(lane)) {
@@ -127,13 +127,13 @@ fn raise_in(core: &Core, slot: &Slot, ino: Ino, generation: u64, n: u64) -> bool
 }
 
 fn is_dead(core: &Core, ino: Ino, generation: u64) -> bool {
-    core.slot(ino).is_none_or(|inode| inode.vi.generation() != generation)
+    core.slot(ino).is_none_or(|inode| inode.volatile.generation() != generation)
 }
 
 /// Removes a handle of this process from the count, in the lane where it was counted.
 pub fn lower(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) {
     if !in_lanes(core) {
-        inode.vi.opens.fetch_sub(1, SeqCst);
+        inode.volatile.opens.fetch_sub(1, SeqCst);
         return;
     }
     let own = core.lane(lane);
@@ -156,7 +156,7 @@ fn lower_in(core: &Core, lane: &Lane, ino: Ino, generation: u64) -> bool {
 /// Lanes that may count handles of it.
 fn lanes_of(core: &Core, inode: InodeRef<'_>) -> impl Iterator<Item = u16> {
     let used = (core.root().lanes_used.load(SeqCst) as u16).min(crate::ids::LANES);
-    let bits = inode.vi.open_lanes.load(SeqCst);
+    let bits = inode.volatile.open_lanes.load(SeqCst);
     let firsts = (0..LANE_BITS).filter(move |bit| bits >> bit & 1 != 0);
     firsts.flat_map(move |first| (first..=used).step_by(usize::from(LANE_BITS))).filter(|lane| *lane != 0)
 }
@@ -165,9 +165,9 @@ fn lanes_of(core: &Core, inode: InodeRef<'_>) -> impl Iterator<Item = u16> {
 /// (D23).
 fn sum(core: &Core, inode: InodeRef<'_>) -> u64 {
     if !in_lanes(core) {
-        return inode.vi.opens.load(SeqCst).into();
+        return inode.volatile.opens.load(SeqCst).into();
     }
-    let generation = inode.vi.generation();
+    let generation = inode.volatile.generation();
     let in_lane = |lane: u16| {
         let counts =
             |(nth, table): (usize, &OpenTable)| table.slot(inode.ino, nth).counts(inode.ino, generation);
@@ -187,20 +187,20 @@ pub fn claim_end(core: &Core, number: u16, inode: InodeRef<'_>) -> bool {
     let (lane, by) = (core.lane(number), claims_as(core, number));
     loop {
         lane.intent.ends(inode.ino.0, Ending::Asked);
-        if !inode.vi.claim(by) {
+        if !inode.volatile.claim(by) {
             return false;
         }
         fence_behind_locked();
         lane.intent.ends(inode.ino.0, Ending::Claimed);
         let handles = sum(core, inode);
-        if inode.vi.nlink.load(SeqCst) == 0 && handles == 0 {
+        if inode.volatile.nlink.load(SeqCst) == 0 && handles == 0 {
             return true;
         }
-        inode.vi.unclaim(by);
+        inode.volatile.unclaim(by);
         fence_behind_locked();
         // A thread that closed, or failed to open, meanwhile found the inode claimed. Then no other thread
         // will free it.
-        if inode.vi.nlink.load(SeqCst) != 0 || sum(core, inode) != 0 {
+        if inode.volatile.nlink.load(SeqCst) != 0 || sum(core, inode) != 0 {
             return false;
         }
     }
@@ -214,7 +214,7 @@ pub fn claim_end(core: &Core, number: u16, inode: InodeRef<'_>) -> bool {
 pub fn open(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Result<bool> {
     raise(core, lane, inode, generation)?;
     fence_behind_locked();
-    Ok(inode.vi.is(InodeId { ino: inode.ino, generation }))
+    Ok(inode.volatile.is(InodeId { ino: inode.ino, generation }))
 }
 
 /// The entries of a lane.
@@ -249,7 +249,7 @@ pub fn hand_over<'c>(core: &'c Core, from: u16, to: u16) -> Vec<InodeRef<'c>> {
         }
         fence_behind_locked();
         // A thread that closed meanwhile may have summed too much, and left the freeing to this lane.
-        if inode.vi.nlink.load(SeqCst) == 0 {
+        if inode.volatile.nlink.load(SeqCst) == 0 {
             nameless.push(inode);
         }
     }

@@ -61,8 +61,8 @@ fn clean_closed(
 }
 
 fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
-    let Some(inode) = core.slot(id.ino).filter(|inode| inode.vi.is(id)) else { return };
-    if !inode.vi.is_directory() {
+    let Some(inode) = core.slot(id.ino).filter(|inode| inode.volatile.is(id)) else { return };
+    if !inode.volatile.is_directory() {
         return clean_file(core, guard, inode, Eof::Free);
     }
     // Held open, because the inode may die meanwhile.
@@ -86,8 +86,8 @@ fn clean_file(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: 
 /// One step on the chain that this lane holds. Damage found here stops further changes to the file system.
 /// The caller's operation has succeeded nevertheless.
 fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
-    let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
-    if directory && inode.vi.owes() {
+    let directory = matches!(inode.volatile.kind_perm(), Some((FileKind::Directory, _)));
+    if directory && inode.volatile.owes() {
         if restate(core, guard, inode, eof).is_err() {
             return;
         }

@@ -4,8 +4,8 @@
 //!             I2  a tombstone stays while an older record that it covers may be reachable. It may go in two cases. 1. It lies in the
 //!                 first page of its chain, and the first page of every other chain was made after that page was full: eras
 //!                 decide that. 2. A later truncation covers all its pages.
-//!                 A removal also stays while a rename's foreign record of the directory may count (`VInode::owes`). Such a record lies
-//!                 in another directory's log. A state record ends that.
+//!                 A removal also stays while a rename's foreign record of the directory may count (`VolatileInode::owes`). Such a record
+//!                 lies in another directory's log. A state record ends that.
 //!             I3  the page that other lanes see as a chain's first (`Chain::oldest`) moves on only after the fence behind the
 //!                 unlinking. Otherwise a power cut could bring back an older record whose tombstone was dropped meanwhile.
 //! Source      garbage collection of NOVA, the rules changed for many chains: protocol review D5, P7, P8, 8.3.
@@ -72,7 +72,7 @@ pub fn while_too_long(core: &Core, inode: InodeRef<'_>, mut step: impl FnMut()) 
 fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
     let pages = chain::pages(core, inode);
     // Alive at most: one record a block, two slots a name, one state. ORDERING: Relaxed, an estimate.
-    let alive = inode.vi.blocks.load(Relaxed) + 2 * table::count(core, inode) + 2;
+    let alive = inode.volatile.blocks.load(Relaxed) + 2 * table::count(core, inode) + 2;
     let chains = chain::existing(core, inode).count() as u64;
     let needed = alive.div_ceil(u64::from(SLOTS));
     // ORDERING: Relaxed, set before calls begin.
@@ -150,12 +150,12 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
             xattr::generation(core, inode).is_none_or(|last| generation >= last)
         }
         // ORDERING: Relaxed, an older value only keeps a record longer.
-        Record::State(s) => s.generation >= inode.vi.state_change.load(Relaxed),
+        Record::State(s) => s.generation >= inode.volatile.state_change.load(Relaxed),
         // A foreign record has a copy in its own directory's log.
         Record::Name { dir, removed: true, ref name, version, .. } => {
             // A record that makes the name again has a larger version, so it replaces the tombstone.
             let back = || table::version_of(core, inode, name.bytes()).is_some_and(|v| v > version);
-            let needed = (needed() || inode.vi.owes()) && !planted(Bug::TombstoneDroppedEarly);
+            let needed = (needed() || inode.volatile.owes()) && !planted(Bug::TombstoneDroppedEarly);
             dir == inode.id() && needed && !back()
         }
         // The record of a removed name was superseded by a tombstone or by a later record of the same name.
@@ -168,7 +168,8 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
 /// Returns true if a later truncation or shift covers all pages of this tombstone.
 fn covered_later(inode: InodeRef<'_>, page: PageNo, version: Version) -> bool {
     // ORDERING: Relaxed, an older pair only keeps a record longer.
-    version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed)
+    version.0 < inode.volatile.tombstone_version.load(Relaxed)
+        && page.0 >= inode.volatile.tombstone_page.load(Relaxed)
 }
 
 /// Returns true if the record is a tombstone of pages and must stay as one (I2).
@@ -188,7 +189,7 @@ pub fn write_alive(core: &Core, inode: InodeRef<'_>, write: &WriteLine) -> bool 
     maps_a_page(core, inode, write.page, end, write.version)
         || (write.end_in_last_page != 0
             && !planted(Bug::SizeRecordDropped)
-            && write.generation >= inode.vi.change()
+            && write.generation >= inode.volatile.change()
             && carries_size(core, inode, end, write.end_in_last_page, write.version))
 }
 
@@ -197,7 +198,7 @@ pub fn maps_a_page(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo,
     let mut page = first;
     while page < end {
         // No cell: the record was never published, so it may be newer than the index.
-        let Some(run) = inode.vi.index().find(&core.arena, page) else { return true };
+        let Some(run) = inode.volatile.index().find(&core.arena, page) else { return true };
         let n = run.cells.len().min((end.0 - page.0) as usize);
         if run.cells[..n].iter().any(|cell| cell.lv().version() <= version) {
             return true;
@@ -217,11 +218,11 @@ fn carries_size(
     version: Version,
 ) -> bool {
     let last = PageNo(end.0 - 1);
-    if last.offset() + u64::from(end_in_last_page) < inode.vi.size() {
+    if last.offset() + u64::from(end_in_last_page) < inode.volatile.size() {
         return false;
     }
     let newer =
-        inode.vi.index().find(&core.arena, last).is_some_and(|run| {
+        inode.volatile.index().find(&core.arena, last).is_some_and(|run| {
             run.cells[0].map().content().is_some() && run.cells[0].lv().version() > version
         });
     !newer

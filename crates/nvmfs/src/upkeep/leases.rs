@@ -4,7 +4,7 @@ use crate::alloc::{itable, return_all};
 use crate::log::chain;
 use crate::names::life;
 use crate::state::core::Core;
-use crate::state::lane::Own;
+use crate::state::lane::LaneLocal;
 use crate::state::lease::{exclude_reclaimers, of_the_dead, park, unpark};
 use crate::state::opens;
 use crate::state::scratch::Scratch;
@@ -57,7 +57,7 @@ fn let_go(core: &Core, leased: Lease) {
 }
 
 /// Returns a lane's resources to the shared pools. The caller holds the lane's lease.
-pub fn give_back(core: &Core, own: &mut Own, lane: u16) {
+pub fn give_back(core: &Core, own: &mut LaneLocal, lane: u16) {
     chain::let_go_all(core, own, lane);
     // PERSIST: D15: this lane's stores into the returned blocks come before another lane's stores. No check
     // sees it: simulated memory orders two stores to one word, whichever lanes make them.

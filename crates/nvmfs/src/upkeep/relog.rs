@@ -83,7 +83,7 @@ fn move_page(
     if !early {
         chain::unlink_page_unfenced(core, inode, from, None, page)?;
     }
-    let file = !matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
+    let file = !matches!(inode.volatile.kind_perm(), Some((FileKind::Directory, _)));
     met(if file { Met::FileMoved } else { Met::DirectoryMoved });
     let mut garbage = found.lists;
     garbage.push(Extent { block: page, count: 1 });
@@ -136,7 +136,7 @@ impl Alive {
             Record::Xattrs { .. } if planted(Bug::AttributesForgotten) => {}
             // A copy says the same, in any page.
             Record::State(_) | Record::Xattrs { .. }
-                if matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _))) =>
+                if matches!(inode.volatile.kind_perm(), Some((FileKind::Directory, _))) =>
             {
                 self.names.push(record)
             }
@@ -268,8 +268,8 @@ fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -
     };
     // The order matters: a time read after this generation is of no earlier state (`resize::apply` sets the
     // time first).
-    let generation = inode.vi.change();
-    let mtime = inode.vi.times()[0];
+    let generation = inode.volatile.change();
+    let mtime = inode.volatile.times()[0];
     let last = stop.0 == page.0 + pages;
     let whole =
         if last || end_in_last_page == 0 { end_in_last_page } else { heddle_pmem::BLOCK_BYTES as u32 };
@@ -278,7 +278,7 @@ fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -
         pages: stop.0 - first.0,
         blocks,
         end_in_last_page: whole,
-        version: version.max(inode.vi.floor()).next(),
+        version: version.max(inode.volatile.floor()).next(),
         mtime,
         generation,
     })

@@ -3,7 +3,7 @@
 use super::sample::Sample;
 use heddle_nvmfs::format::layout::{Layout, chunk_of, inode_pos};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS, slot_pos};
-use heddle_nvmfs::format::pointer::{self, Place, Target};
+use heddle_nvmfs::format::pointer::{self, PointerLocation, Target};
 use heddle_nvmfs::format::record::{Found, Record, Txn, parse};
 use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
 use heddle_nvmfs::format::word::{Line, crc};
@@ -36,7 +36,9 @@ impl Craft<'_> {
     pub fn slot(&self, ino: Ino) -> Pos {
         let (chunk, index) = chunk_of(ino);
         let raw = self.region.load_u64(self.layout().chunk_pointer(chunk));
-        let Target::At(block) = pointer::decode(self.seed, DIRECTORY, Place::InodeChunk(chunk), raw) else {
+        let Target::At(block) =
+            pointer::decode(self.seed, DIRECTORY, PointerLocation::InodeChunk(chunk), raw)
+        else {
             panic!("no chunk")
         };
         inode_pos(block, index)

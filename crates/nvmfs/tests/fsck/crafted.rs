@@ -4,7 +4,7 @@ use super::craft::Craft;
 use super::sample::{Sample, repaired};
 use crate::common::{each_variant, options};
 use heddle_nvmfs::format::page::next_pos;
-use heddle_nvmfs::format::pointer::{self, Place};
+use heddle_nvmfs::format::pointer::{self, PointerLocation};
 use heddle_nvmfs::format::record::{Blocks, Record};
 use heddle_nvmfs::fsck::{Code, examine};
 use heddle_nvmfs::ids::BlockNo;
@@ -46,7 +46,8 @@ fn a_chain_in_a_circle_is_read_once() {
         let (sample, tree) = nonsense(variant, Code::CIRCLE, |craft, sample| {
             let first = sample.log_page("victim");
             let id = craft.id(sample.ino("/victim"));
-            craft.store(next_pos(first), pointer::encode(craft.seed, id, Place::Next(first), first));
+            craft
+                .store(next_pos(first), pointer::encode(craft.seed, id, PointerLocation::Next(first), first));
         });
         rest_is_whole(&sample, &tree, &["/victim"]);
     });
@@ -57,7 +58,7 @@ fn a_block_of_heads_that_is_a_log_page_is_not_believed() {
     each_variant(|variant| {
         let (sample, tree) = nonsense(variant, Code::HEAD_BLOCK, |craft, sample| {
             let (ino, page) = (sample.ino("/victim"), sample.log_page("victim"));
-            let heads = pointer::encode(craft.seed, craft.id(ino), Place::HeadBlock, page);
+            let heads = pointer::encode(craft.seed, craft.id(ino), PointerLocation::HeadBlock, page);
             craft.store(craft.slot(ino).plus(64 + 6 * 8), heads);
         });
         rest_is_whole(&sample, &tree, &[]);
@@ -69,7 +70,8 @@ fn a_head_that_leads_out_of_the_image_is_cut() {
     each_variant(|variant| {
         let (sample, tree) = nonsense(variant, Code::LOG_OUTSIDE, |craft, sample| {
             let ino = sample.ino("/victim");
-            let head = pointer::encode(craft.seed, craft.id(ino), Place::Head(0), BlockNo((1 << 40) - 1));
+            let head =
+                pointer::encode(craft.seed, craft.id(ino), PointerLocation::Head(0), BlockNo((1 << 40) - 1));
             craft.store(craft.slot(ino).plus(64), head);
         });
         rest_is_whole(&sample, &tree, &["/victim"]);
@@ -83,7 +85,7 @@ fn a_log_that_leads_to_another_files_page_leaves_that_file_whole() {
             let (ino, page) = (sample.ino("/victim"), sample.log_page("pieces"));
             craft.store(
                 craft.slot(ino).plus(64),
-                pointer::encode(craft.seed, craft.id(ino), Place::Head(0), page),
+                pointer::encode(craft.seed, craft.id(ino), PointerLocation::Head(0), page),
             );
         });
         rest_is_whole(&sample, &tree, &["/victim"]);

@@ -6,7 +6,7 @@ use crate::common::Disk;
 use heddle_nvmfs::Variant;
 use heddle_nvmfs::format::layout::Layout;
 use heddle_nvmfs::format::page::{PageHeader, next_pos};
-use heddle_nvmfs::format::pointer::{self, Place};
+use heddle_nvmfs::format::pointer::{self, PointerLocation};
 use heddle_nvmfs::fsck::dump::{What, dump};
 use heddle_nvmfs::fsck::{examine, survey};
 use heddle_nvmfs::ids::BlockNo;
@@ -106,10 +106,10 @@ fn a_chain_through_the_whole_image_ends_in_time() {
         for word in 8..512 {
             craft.store(block.pos().plus(word * 8), !word);
         }
-        craft.store(next_pos(before), pointer::encode(craft.seed, id, Place::Next(before), block));
+        craft.store(next_pos(before), pointer::encode(craft.seed, id, PointerLocation::Next(before), block));
         before = block;
     }
-    craft.store(next_pos(before), pointer::encode(craft.seed, id, Place::Next(before), first));
+    craft.store(next_pos(before), pointer::encode(craft.seed, id, PointerLocation::Next(before), first));
     let began = Instant::now();
     let verdict = examine("long", &sample.region).unwrap();
     assert!(verdict.found() > 10_000, "{}", verdict.found());

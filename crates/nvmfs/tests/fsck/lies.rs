@@ -7,7 +7,7 @@ use super::sample::{Sample, image_bytes, region_of, repaired};
 use crate::common::{Short, each_variant, options};
 use heddle_nvmfs::format::inode::{FoundInode, InodeBase, TAIL_WORD};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS, slot_pos};
-use heddle_nvmfs::format::pointer::{self, Place, Target};
+use heddle_nvmfs::format::pointer::{self, PointerLocation, Target};
 use heddle_nvmfs::format::record::{Blocks, Record, Txn};
 use heddle_nvmfs::format::superblock::MOUNTS_MAX;
 use heddle_nvmfs::fsck::{Code, examine};
@@ -64,11 +64,13 @@ fn a_pointer_to_another_chunk_is_dropped_without_touching_slots() {
     each_variant(|variant| {
         mended(variant, Code::CHUNK_LOST, &[], |craft, _| {
             let raw = craft.region.load_u64(craft.layout().chunk_pointer(0));
-            let Target::At(first) = pointer::decode(craft.seed, DIRECTORY, Place::InodeChunk(0), raw) else {
+            let Target::At(first) =
+                pointer::decode(craft.seed, DIRECTORY, PointerLocation::InodeChunk(0), raw)
+            else {
                 panic!("no chunk")
             };
             for (n, block) in [(1, first), (2, first)] {
-                let lie = pointer::encode(craft.seed, DIRECTORY, Place::InodeChunk(n), block);
+                let lie = pointer::encode(craft.seed, DIRECTORY, PointerLocation::InodeChunk(n), block);
                 craft.store(craft.layout().chunk_pointer(n), lie);
             }
         });
@@ -80,7 +82,8 @@ fn a_pointer_to_another_chunk_is_dropped_without_touching_slots() {
 fn a_chunk_pointer_to_log_or_data_harms_neither() {
     each_variant(|variant| {
         mended(variant, Code::CHUNK_LOST, &[], |craft, sample| {
-            let lie = |n: u64, block| pointer::encode(craft.seed, DIRECTORY, Place::InodeChunk(n), block);
+            let lie =
+                |n: u64, block| pointer::encode(craft.seed, DIRECTORY, PointerLocation::InodeChunk(n), block);
             craft.store(craft.layout().chunk_pointer(1), lie(1, sample.log_page("victim")));
             let pieces = Some(sample.ino("/pieces"));
             let data = sample.survey().owners.into_iter().find(|o| o.data && o.ino == pieces).unwrap().block;
@@ -94,7 +97,12 @@ fn a_chunk_pointer_to_log_or_data_harms_neither() {
 fn a_pointer_to_the_roots_chunk_that_leads_elsewhere_is_put_right() {
     each_variant(|variant| {
         mended(variant, Code::CHUNK_OUTSIDE, &[], |craft, sample| {
-            let lie = pointer::encode(craft.seed, DIRECTORY, Place::InodeChunk(0), sample.log_page("victim"));
+            let lie = pointer::encode(
+                craft.seed,
+                DIRECTORY,
+                PointerLocation::InodeChunk(0),
+                sample.log_page("victim"),
+            );
             craft.store(craft.layout().chunk_pointer(0), lie);
         });
     });

@@ -6,7 +6,7 @@ use heddle_nvmfs::format::blob::Kind;
 use heddle_nvmfs::format::fields::{self, Field};
 use heddle_nvmfs::format::inode::{HEAD_BLOCK_WORD, TAIL_WORD};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
-use heddle_nvmfs::format::pointer::{self, Place, Target};
+use heddle_nvmfs::format::pointer::{self, PointerLocation, Target};
 use heddle_nvmfs::format::record::{Found, Record, parse};
 use heddle_nvmfs::format::word::{MARK, crc, word};
 use heddle_nvmfs::ids::{BlockNo, InodeId};
@@ -27,7 +27,7 @@ pub enum Seal {
     },
     List(InodeId, BlockNo),
     Blob(InodeId, Kind, BlockNo),
-    Pointer(InodeId, Place),
+    Pointer(InodeId, PointerLocation),
     Tail(InodeId),
 }
 
@@ -50,12 +50,12 @@ pub fn sites(craft: &Craft<'_>, sample: &Sample, most: usize) -> BTreeMap<&'stat
         all.push(Site { structure, at, seal, of: of.iter().copied().collect() });
     };
     let head = craft.layout().chunk_pointer(0);
-    add("pointer", head, Seal::Pointer(DIRECTORY, Place::InodeChunk(0)), &inos);
+    add("pointer", head, Seal::Pointer(DIRECTORY, PointerLocation::InodeChunk(0)), &inos);
     for ino in &inos {
         let (at, id) = (craft.slot(*ino), craft.id(*ino));
         add("inode slot", at, Seal::Inode, &[*ino]);
         let line = at.plus(64);
-        let pointers = [(0, Place::Head(0)), (HEAD_BLOCK_WORD, Place::HeadBlock)];
+        let pointers = [(0, PointerLocation::Head(0)), (HEAD_BLOCK_WORD, PointerLocation::HeadBlock)];
         for (number, place) in pointers {
             if craft.region.load_u64(line.plus(number * 8)) != 0 {
                 add("pointer", line.plus(number * 8), Seal::Pointer(id, place), &[*ino]);
@@ -105,7 +105,7 @@ fn page(craft: &Craft<'_>, (id, page): (InodeId, BlockNo), living: &[Ino], add: 
     }
     let next = next_pos(page);
     if craft.region.load_u64(next) != 0 {
-        add("pointer", next, Seal::Pointer(id, Place::Next(page)), &[id.ino]);
+        add("pointer", next, Seal::Pointer(id, PointerLocation::Next(page)), &[id.ino]);
     }
     for (slot, slots, record) in records(craft, page) {
         let at = slot_pos(page, slot);
@@ -200,7 +200,12 @@ impl Site {
             Seal::List(owner, block) => {
                 let seed = crc(craft.seed, &[block.0, owner.ino.0, owner.generation]);
                 if field.name.starts_with("pointer") {
-                    let next = pointer::encode(craft.seed, owner, Place::ExtentList(block), BlockNo(value));
+                    let next = pointer::encode(
+                        craft.seed,
+                        owner,
+                        PointerLocation::ExtentList(block),
+                        BlockNo(value),
+                    );
                     craft.store(at, next);
                 }
                 seal_block(craft, self.at, seed);
@@ -209,8 +214,8 @@ impl Site {
                 let seed = crc(craft.seed, &[kind as u64, block.0, owner.ino.0, owner.generation]);
                 if field.name.starts_with("pointer") {
                     let place = match kind {
-                        Kind::Xattrs => Place::Xattrs(block),
-                        Kind::Map => Place::Map(block),
+                        Kind::Xattrs => PointerLocation::Xattrs(block),
+                        Kind::Map => PointerLocation::Map(block),
                     };
                     craft.store(at, pointer::encode(craft.seed, owner, place, BlockNo(value)));
                 }
@@ -232,7 +237,7 @@ impl Site {
         let raw = craft.region.load_u64(self.word(field));
         match self.seal {
             Seal::List(owner, block) if field.name.starts_with("pointer") => {
-                match pointer::decode(craft.seed, owner, Place::ExtentList(block), raw) {
+                match pointer::decode(craft.seed, owner, PointerLocation::ExtentList(block), raw) {
                     Target::At(block) => Some(block.0),
                     _ => Some(0),
                 }

@@ -39,7 +39,7 @@ impl Bench {
     }
 
     fn pin(&self) -> Phase {
-        self.fs.core.inode(self.file.ino).unwrap().vi.pins.pin()
+        self.fs.core.inode(self.file.ino).unwrap().volatile.pins.pin()
     }
 
     fn unpin(&self, phase: Phase) {
@@ -66,7 +66,7 @@ fn writers_find_space_while_readers_overlap_without_end() {
         reader = next;
     }
     bench.unpin(reader);
-    assert!(bench.fs.core.inode(bench.file.ino).unwrap().vi.pins.now().none());
+    assert!(bench.fs.core.inode(bench.file.ino).unwrap().volatile.pins.now().none());
     // A page of log may have come.
     assert!(bench.free() + 2 >= free, "{} of {free} blocks are free", bench.free());
 }
@@ -79,8 +79,10 @@ fn what_a_reader_has_pinned_is_not_used_again() {
     let inode = core.inode(bench.file.ino).unwrap();
     let free = bench.free();
     let reader = bench.pin();
-    let block =
-        inode.vi.index().find(&core.arena, crate::ids::PageNo(0)).unwrap().cells[0].map().block().unwrap();
+    let block = inode.volatile.index().find(&core.arena, crate::ids::PageNo(0)).unwrap().cells[0]
+        .map()
+        .block()
+        .unwrap();
     for round in 2..8 {
         let other = bench.pin();
         bench.overwrite(round);

@@ -4,7 +4,7 @@ use super::{Attached, attach, attached_record, settle_attached};
 use crate::format::record::{Record, State};
 use crate::fsck::catalogue::Code;
 use crate::fsck::log::Log;
-use crate::fsck::pass::{Pass, Spot};
+use crate::fsck::pass::{Location, Pass};
 use crate::ids::{InodeId, Version};
 use heddle_vfs::{FileKind, Time};
 use std::collections::BTreeMap;
@@ -63,8 +63,8 @@ impl Dir {
                 }
                 Record::Xattrs { .. } => attach(&mut dir.attached, entry, id.ino),
                 Record::Write { .. } | Record::Punch { .. } | Record::Remap { .. } => {
-                    let spot = Spot::of(id.ino, entry.block).slot(entry.slot);
-                    pass.issue(Code::RECORD_MISPLACED, spot, "file data in the log of a directory");
+                    let location = Location::of(id.ino, entry.block).slot(entry.slot);
+                    pass.issue(Code::RECORD_MISPLACED, location, "file data in the log of a directory");
                     dir.damaged = true;
                 }
             }
@@ -104,7 +104,7 @@ impl Dir {
                 if (old.removed, old.child, old.kind) != (removed, child, kind) {
                     let shown = String::from_utf8_lossy(name.bytes()).into_owned();
                     let what = format!("two records of version {} about {shown:?}", version.0);
-                    pass.issue(Code::VERSIONS_CLASH, Spot::ino(self.id.ino), what);
+                    pass.issue(Code::VERSIONS_CLASH, Location::ino(self.id.ino), what);
                     self.damaged = true;
                 }
                 return false;

@@ -1,6 +1,6 @@
 //! A file: its pages, applied in the order of versions, and its attributes.
 
-use super::{Attached, Named, Told, attach, attached_record, list, map, settle_attached};
+use super::{Attached, ListClaims, Named, attach, attached_record, list, map, settle_attached};
 use crate::format::blob::MapRun;
 use crate::format::inode::InodeBase;
 use crate::format::layout::TARGET_BYTES;
@@ -8,7 +8,7 @@ use crate::format::record::{Blocks, Record, State, WRITE_PAGES_MAX};
 use crate::fsck::catalogue::Code;
 use crate::fsck::claims::Use;
 use crate::fsck::log::{Entry, Log};
-use crate::fsck::pass::{Edit, Pass, Spot};
+use crate::fsck::pass::{Edit, Location, Pass};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
 use heddle_vfs::{FileKind, OFFSET_MAX_BYTES, Time};
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ pub struct File {
 }
 
 /// A change of pages, to be applied in the order of versions.
-struct Stroke {
+struct PageChange {
     first: u64,
     run: Run,
 }
@@ -64,18 +64,18 @@ impl File {
             birth,
         };
         let has_pages = matches!(birth.kind, FileKind::Regular | FileKind::Symlink);
-        let (mut strokes, mut told) = (Vec::new(), Told::default());
+        let (mut changes, mut list_claims) = (Vec::new(), ListClaims::default());
         for entry in &log.records {
             match entry.record {
                 Record::Write { .. } | Record::Punch { .. } if !has_pages => {
                     file.misplaced(pass, entry, "file data")
                 }
-                Record::Write { .. } => file.write(pass, entry, &mut strokes, &mut told),
+                Record::Write { .. } => file.write(pass, entry, &mut changes, &mut list_claims),
                 Record::Punch { page, pages, version, mtime, generation } => {
                     file.note(generation, 0, mtime);
                     let end = page.0 + pages;
                     let run = Run { end, block: None, unwritten: false, version, mtime };
-                    strokes.push(Stroke { first: page.0, run });
+                    changes.push(PageChange { first: page.0, run });
                 }
                 Record::State(state) => {
                     if file.state.is_none_or(|s| s.generation < state.generation) {
@@ -83,23 +83,23 @@ impl File {
                     }
                 }
                 Record::Xattrs { .. } => attach(&mut file.attached, entry, id.ino),
-                Record::Remap { .. } if has_pages => file.remap(pass, entry, &mut strokes, &mut told),
+                Record::Remap { .. } if has_pages => file.remap(pass, entry, &mut changes, &mut list_claims),
                 Record::Remap { .. } => file.misplaced(pass, entry, "a map"),
                 Record::Name { .. } => file.misplaced(pass, entry, "a name"),
             }
         }
-        file.damaged |= told.again | !settle_attached(pass, id, &mut file.attached);
+        file.damaged |= list_claims.again | !settle_attached(pass, id, &mut file.attached);
         // At one version, a tombstone comes before a write.
-        strokes.sort_by_key(|s| (s.run.version, s.run.block.is_some()));
-        for stroke in strokes {
-            file.paint(pass, stroke);
+        changes.sort_by_key(|s| (s.run.version, s.run.block.is_some()));
+        for change in changes {
+            file.apply(pass, change);
         }
         file
     }
 
     fn misplaced(&mut self, pass: &mut Pass<'_>, entry: &Entry, what: &str) {
-        let spot = Spot::of(self.id.ino, entry.block).slot(entry.slot);
-        pass.issue(Code::RECORD_MISPLACED, spot, format!("{what} in the log of a {:?}", self.birth.kind));
+        let location = Location::of(self.id.ino, entry.block).slot(entry.slot);
+        pass.issue(Code::RECORD_MISPLACED, location, format!("{what} in the log of a {:?}", self.birth.kind));
         self.damaged = true;
     }
 
@@ -108,13 +108,19 @@ impl File {
         *entry = (entry.0.max(end), entry.1.max(mtime));
     }
 
-    fn write(&mut self, pass: &mut Pass<'_>, entry: &Entry, strokes: &mut Vec<Stroke>, told: &mut Told) {
+    fn write(
+        &mut self,
+        pass: &mut Pass<'_>,
+        entry: &Entry,
+        changes: &mut Vec<PageChange>,
+        list_claims: &mut ListClaims,
+    ) {
         let Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } =
             entry.record
         else {
             return;
         };
-        let spot = Spot::of(self.id.ino, entry.block).slot(entry.slot);
+        let location = Location::of(self.id.ino, entry.block).slot(entry.slot);
         let last = PageNo(page.0 + pages - 1).offset();
         let end = if end_in_last_page == 0 { 0 } else { last + u64::from(end_in_last_page) };
         self.note(generation, end, mtime);
@@ -122,44 +128,50 @@ impl File {
             Blocks::At(block) => (false, vec![Extent { block, count: pages }]),
             Blocks::Unwritten(block) => (true, vec![Extent { block, count: pages }]),
             Blocks::List(first) => {
-                (false, list(pass, self.id, spot, (first, pages), told).unwrap_or_default())
+                (false, list(pass, self.id, location, (first, pages), list_claims).unwrap_or_default())
             }
         };
         let mut at = page.0;
         for extent in extents {
             let inside = pass.image.layout.holds(extent.block, extent.count);
             if !inside {
-                pass.issue(Code::EXTENT_OUTSIDE, spot, format!("page {at} is block {}", extent.block.0));
+                pass.issue(Code::EXTENT_OUTSIDE, location, format!("page {at} is block {}", extent.block.0));
                 self.damaged = true;
             }
             let end = (at + extent.count).min(page.0 + pages);
             let run = Run { end, block: inside.then_some(extent.block), unwritten, version, mtime };
             if end > at {
-                strokes.push(Stroke { first: at, run });
+                changes.push(PageChange { first: at, run });
             }
             at = end;
         }
         if at < page.0 + pages {
             self.damaged = true;
             let run = Run { end: page.0 + pages, block: None, unwritten, version, mtime };
-            strokes.push(Stroke { first: at, run });
+            changes.push(PageChange { first: at, run });
         }
     }
 
     /// Applies a remap: a hole from its page on, and then, at the same version, the blocks of its map.
-    fn remap(&mut self, pass: &mut Pass<'_>, entry: &Entry, strokes: &mut Vec<Stroke>, told: &mut Told) {
+    fn remap(
+        &mut self,
+        pass: &mut Pass<'_>,
+        entry: &Entry,
+        changes: &mut Vec<PageChange>,
+        list_claims: &mut ListClaims,
+    ) {
         let Record::Remap { page, blob, version, mtime, generation } = entry.record else { return };
-        let spot = Spot::of(self.id.ino, entry.block).slot(entry.slot);
+        let location = Location::of(self.id.ino, entry.block).slot(entry.slot);
         self.note(generation, 0, mtime);
         let hole = Run { end: PageNo::END.0, block: None, unwritten: false, version, mtime };
-        strokes.push(Stroke { first: page.0, run: hole });
-        let runs = map(pass, self.id, spot, (page, blob), told);
+        changes.push(PageChange { first: page.0, run: hole });
+        let runs = map(pass, self.id, location, (page, blob), list_claims);
         self.damaged |= runs.is_none();
         for MapRun { page, blocks, unwritten } in runs.unwrap_or_default() {
             if !pass.image.layout.holds(blocks.block, blocks.count) {
                 pass.issue(
                     Code::EXTENT_OUTSIDE,
-                    spot,
+                    location,
                     format!("page {} is block {}", page.0, blocks.block.0),
                 );
                 self.damaged = true;
@@ -167,13 +179,13 @@ impl File {
             }
             let run =
                 Run { end: page.0 + blocks.count, block: Some(blocks.block), unwritten, version, mtime };
-            strokes.push(Stroke { first: page.0, run });
+            changes.push(PageChange { first: page.0, run });
         }
     }
 
     /// Applies a run over earlier ones; versions come in ascending order.
-    fn paint(&mut self, pass: &mut Pass<'_>, stroke: Stroke) {
-        let Stroke { first, run } = stroke;
+    fn apply(&mut self, pass: &mut Pass<'_>, change: PageChange) {
+        let PageChange { first, run } = change;
         self.split(first);
         self.split(run.end);
         let under: Vec<u64> = self.runs.range(first..run.end).map(|(at, _)| *at).collect();
@@ -184,7 +196,7 @@ impl File {
                 && (was.0 != is.0 + (at - first) || old.unwritten != run.unwritten)
             {
                 let what = format!("two records of version {} claim page {at}", run.version.0);
-                pass.issue(Code::VERSIONS_CLASH, Spot::ino(self.id.ino), what);
+                pass.issue(Code::VERSIONS_CLASH, Location::ino(self.id.ino), what);
                 self.damaged = true;
             }
         }
@@ -233,9 +245,9 @@ impl File {
             }
         }
         let size = self.attributes().size;
-        let spot = Spot::ino(self.id.ino);
+        let location = Location::ino(self.id.ino);
         if size > OFFSET_MAX_BYTES {
-            pass.issue(Code::SIZE, spot, format!("{size} bytes"));
+            pass.issue(Code::SIZE, location, format!("{size} bytes"));
             self.damaged = true;
             if let Some(state) = &mut self.state {
                 let last = self.runs.values().rev().find(|run| run.block.is_some());
@@ -244,7 +256,7 @@ impl File {
             }
         }
         if self.birth.kind == FileKind::Symlink && !TARGET_BYTES.contains(&size) && !self.damaged {
-            pass.issue(Code::SYMLINK, spot, format!("its target has {size} bytes"));
+            pass.issue(Code::SYMLINK, location, format!("its target has {size} bytes"));
             self.mend_target(pass);
         }
     }

@@ -6,7 +6,7 @@ use crate::fsck::catalogue::Code;
 use crate::fsck::claims::Share;
 use crate::fsck::contents::Dir;
 use crate::fsck::media::Media;
-use crate::fsck::pass::{Edit, Issue, Pass, Relog, Spot};
+use crate::fsck::pass::{Edit, Issue, Location, Pass, Relog};
 use crate::fsck::relog::{self, Supply};
 use crate::fsck::tree::file_again;
 use crate::ids::InodeId;
@@ -32,7 +32,7 @@ impl<'a> Overlay<'a> {
             return Ok(());
         }
         let what = "its log cannot be written anew".to_owned();
-        Err(Issue { code: Code::NO_SPACE, spot: Spot::ino(relog.id.ino), what })
+        Err(Issue { code: Code::NO_SPACE, location: Location::ino(relog.id.ino), what })
     }
 
     fn settle(&mut self) {
@@ -106,7 +106,7 @@ pub fn shares(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) 
         let wanted: u64 = shares.iter().filter(|share| share.copy).map(|share| share.pages).sum();
         if wanted > supply.left() {
             let what = format!("no blocks for copies of {wanted} pages");
-            done = done.and(Err(Issue { code: Code::NO_SPACE, spot: Spot::ino(id.ino), what }));
+            done = done.and(Err(Issue { code: Code::NO_SPACE, location: Location::ino(id.ino), what }));
             continue;
         }
         let Some(mut file) = file_again(pass, id) else { continue };
@@ -137,13 +137,13 @@ pub fn lost(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) ->
     let Some(root) = pass.tree.dirs.get(&Ino::ROOT).filter(|_| !found.is_empty()).cloned() else {
         return Ok(());
     };
-    let (mut shelf, root) = shelf(pass, view, root)?;
+    let (mut lost_found, root) = lost_found(pass, view, root)?;
     for id in found {
         let Some(base) = pass.slots.get(id) else { continue };
-        let (name, named) = (free_name(&shelf, id), shelf.new_name(id, base.kind, base.crtime));
-        shelf.names.insert(name, named);
+        let (name, named) = (free_name(&lost_found, id), lost_found.new_name(id, base.kind, base.crtime));
+        lost_found.names.insert(name, named);
     }
-    let mut done = view.relog(pass, supply, &Relog { id: shelf.id, records: shelf.records() });
+    let mut done = view.relog(pass, supply, &Relog { id: lost_found.id, records: lost_found.records() });
     if let Some(root) = root {
         done = done.and(view.relog(pass, supply, &Relog { id: root.id, records: root.records() }));
     }
@@ -157,14 +157,17 @@ pub fn lost(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) ->
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// The directory `lost+found`, and the root if it had to be changed.
-fn shelf(pass: &Pass<'_>, view: &mut Overlay<'_>, mut root: Dir) -> Result<(Dir, Option<Dir>), Issue> {
+fn lost_found(pass: &Pass<'_>, view: &mut Overlay<'_>, mut root: Dir) -> Result<(Dir, Option<Dir>), Issue> {
     if let Some(named) = root.names.get(LOST_AND_FOUND).filter(|n| !n.removed)
         && let Some(dir) = pass.tree.dirs.get(&named.child.ino)
     {
         return Ok((dir.clone(), None));
     }
-    let no_slot =
-        Issue { code: Code::NO_SPACE, spot: Spot::default(), what: "no free inode for lost+found".into() };
+    let no_slot = Issue {
+        code: Code::NO_SPACE,
+        location: Location::default(),
+        what: "no free inode for lost+found".into(),
+    };
     let ino = pass.slots.blank(pass).ok_or(no_slot)?;
     // The mount that this repair counts as has made no other inode.
     let id = InodeId { ino, generation: pass.image.superblock.epoch.get() << 40 };

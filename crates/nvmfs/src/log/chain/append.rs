@@ -5,14 +5,14 @@ use super::{Chain, chains_of, head_pos, pointer_word_pos, use_held, ways_of};
 use crate::alloc::{Purpose, take_block};
 use crate::format::inode::TAIL_WORD;
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
-use crate::format::pointer::{self, Place};
+use crate::format::pointer::{self, PointerLocation};
 use crate::format::record::{Blocks, Record, Txn, WriteLine, mark, write_line};
 use crate::format::word::Line;
 use crate::ids::{BlockNo, InodeId};
 use crate::planted::{Bug, Met, flushed_unless, met, planted};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
-use crate::state::lane::{Lane, Own};
+use crate::state::lane::{Lane, LaneLocal};
 use heddle_arena::{Ptr, watch};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
@@ -20,8 +20,13 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 /// Returns the next slot of the chain that the lane keeps for this inode, if one more line fits. The chain
 /// becomes busy.
-pub fn next_slot<'c>(core: &'c Core, own: &mut Own, lane: u16, inode: InodeRef<'_>) -> Option<NextSlot<'c>> {
-    let generation = inode.vi.generation();
+pub fn next_slot<'c>(
+    core: &'c Core,
+    own: &mut LaneLocal,
+    lane: u16,
+    inode: InodeRef<'_>,
+) -> Option<NextSlot<'c>> {
+    let generation = inode.volatile.generation();
     let is_its =
         |way: &usize| own.chains[*way].ino == inode.ino.0 && own.chains[*way].generation == generation;
     let way = ways_of(inode.ino).into_iter().find(is_its)?;
@@ -60,7 +65,7 @@ impl NextSlot<'_> {
 /// must fence before it appends (C1).
 pub fn make_room(
     core: &Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     lane: u16,
     inode: InodeRef<'_>,
     chain: &Chain,
@@ -241,15 +246,15 @@ fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
     assert_ne!(spare.0, 0, "a record was appended without room");
     if page.0 == 0 {
         // ORDERING: Acquire. The table exists, since the chain is in it.
-        let chains = core.arena.get(inode.vi.chains.load(Acquire));
-        let place = Place::Head(chain.number());
+        let chains = core.arena.get(inode.volatile.chains.load(Acquire));
+        let place = PointerLocation::Head(chain.number());
         let at = head_pos(core, inode, chains, chain.number());
         let head = pointer::encode(core.seed, inode.id(), place, spare);
         flushed_unless(Bug::HeadNotFlushed, || core.region.store_u64(at, head));
         chain.head.store(spare.0, Relaxed); // ORDERING: Relaxed, I1.
         chain.settle_oldest();
     } else {
-        let next = pointer::encode(core.seed, inode.id(), Place::Next(page), spare);
+        let next = pointer::encode(core.seed, inode.id(), PointerLocation::Next(page), spare);
         core.region.store_u64(next_pos(page), next);
     }
     chain.page.store(spare.0, Relaxed); // ORDERING: Relaxed, I1.
@@ -268,7 +273,7 @@ fn count_pages(core: &Core, inode: InodeRef<'_>, change: i64) {
 /// The page after this one.
 pub fn next_page(core: &Core, inode: InodeRef<'_>, page: BlockNo) -> Result<Option<BlockNo>> {
     let raw = core.region.load_u64(next_pos(page));
-    match pointer::decode(core.seed, inode.id(), Place::Next(page), raw) {
+    match pointer::decode(core.seed, inode.id(), PointerLocation::Next(page), raw) {
         pointer::Target::None => Ok(None),
         pointer::Target::At(next) if core.layout.holds(next, 1) => Ok(Some(next)),
         _ => Err(core
@@ -317,14 +322,15 @@ pub fn unlink_page_unfenced(
     }
     match before {
         Some(before) => {
-            let link =
-                next.map_or(0, |next| pointer::encode(core.seed, inode.id(), Place::Next(before), next));
+            let link = next.map_or(0, |next| {
+                pointer::encode(core.seed, inode.id(), PointerLocation::Next(before), next)
+            });
             core.region.store_u64(next_pos(before), link);
         }
         None => {
             // ORDERING: Acquire. The table exists, since the chain is in it.
-            let chains = core.arena.get(inode.vi.chains.load(Acquire));
-            let place = Place::Head(chain.number());
+            let chains = core.arena.get(inode.volatile.chains.load(Acquire));
+            let place = PointerLocation::Head(chain.number());
             let link = next.map_or(0, |next| pointer::encode(core.seed, inode.id(), place, next));
             core.region.store_u64(head_pos(core, inode, chains, chain.number()), link);
             chain.head.store(next.map_or(0, |n| n.0), Relaxed); // ORDERING: Relaxed, I1.

@@ -63,7 +63,7 @@ pub fn users_held_up(core: &Core, inode: InodeRef<'_>, waited: Duration) -> bool
 /// Called when there is no space for a log page. Takes over a chain of this inode that has room for `slots`
 /// and is not busy.
 pub fn has_room_elsewhere(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, slots: u32) -> bool {
-    let generation = inode.vi.generation();
+    let generation = inode.volatile.generation();
     let is_its = |way: &usize| {
         let held = guard.own.chains[*way];
         held.ino == inode.ino.0 && held.generation == generation

@@ -5,7 +5,7 @@ use crate::ids::{InodeId, Version};
 use crate::names::bucket::{Bucket, Key, Named, Torn};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
-use crate::state::lane::Own;
+use crate::state::lane::LaneLocal;
 use heddle_vfs::{FileKind, Result};
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub type Logged = (Version, Option<(InodeId, FileKind)>);
 /// bucket was in the middle of a change. `lost`: called for each inode that is about to lose a name.
 pub fn settle_dead(
     core: &Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     lane: u16,
     dir: InodeRef<'_>,
     changes: &[(Vec<u8>, Logged)],
@@ -75,7 +75,7 @@ fn replaced(
 /// Makes a name mean what a record says, unless the name is newer.
 fn settle_name(
     core: &Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     bucket: &Bucket,
     key: Key<'_>,
     version: Version,
@@ -111,7 +111,7 @@ pub fn unlock_late(core: &Core, lane: u16, word: u64) {
 pub fn lock_late(core: &Core, dir: InodeRef<'_>, word: u64) {
     super::announce(&Table {
         dir,
-        generation: dir.vi.generation(),
+        generation: dir.volatile.generation(),
         word,
         buckets: buckets_at(core, word).unwrap(),
     });

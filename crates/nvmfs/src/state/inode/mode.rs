@@ -1,7 +1,7 @@
 //! One word of an inode: kind, permission bits, device, and flags. It is loaded as a whole, so a check needs
 //! one load.
 
-use super::VInode;
+use super::VolatileInode;
 use heddle_vfs::FileKind;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -59,7 +59,7 @@ impl Mode {
     }
 }
 
-impl VInode {
+impl VolatileInode {
     /// Kind, permission bits and flags.
     #[inline]
     pub fn mode(&self) -> Mode {

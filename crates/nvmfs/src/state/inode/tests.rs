@@ -1,13 +1,13 @@
 use super::*;
 
-fn mtime_and_ctime(inode: &VInode) -> [i64; 2] {
+fn mtime_and_ctime(inode: &VolatileInode) -> [i64; 2] {
     let [mtime, ctime, ..] = inode.times();
     [mtime.0, ctime.0]
 }
 
 #[test]
 fn a_writer_that_was_held_up_takes_no_time_back() {
-    let inode = VInode::zeroed();
+    let inode = VolatileInode::zeroed();
     let now = crate::clock::exact().0;
     inode.touch(Time(now));
     for held_up_ns in [1, 1_000_000, 48_000_000, 3_000_000_000] {
@@ -24,7 +24,7 @@ fn a_writer_that_was_held_up_takes_no_time_back() {
 #[test]
 fn a_time_that_has_not_come_yet_gives_way_to_a_write() {
     const HOUR_NS: i64 = 3_600_000_000_000;
-    let inode = VInode::zeroed();
+    let inode = VolatileInode::zeroed();
     let now = crate::clock::exact().0;
     inode.set_times(Time(now + HOUR_NS), Time(now + HOUR_NS));
     inode.touch(Time(now));
@@ -33,7 +33,7 @@ fn a_time_that_has_not_come_yet_gives_way_to_a_write() {
 
 #[test]
 fn kind_bits_device_and_flags_stand_beside_each_other() {
-    let inode = VInode::zeroed();
+    let inode = VolatileInode::zeroed();
     assert_eq!(inode.kind_perm(), None, "nothing lives here");
     inode.set_mode(FileKind::CharDevice, 0o1777, u32::MAX);
     assert_eq!((inode.kind_perm(), inode.rdev()), (Some((FileKind::CharDevice, 0o1777)), u32::MAX));

@@ -1,7 +1,7 @@
 //! How a lease begins and ends. A higher module returns the lane's resources at the end
 //! ([`Hooks`](crate::state::core::Hooks)).
 
-use super::{LEASES, Lease, WORDS, change};
+use super::{CURRENT_CALL, LEASES, Lease, change};
 use crate::ids::LANES;
 use crate::process;
 use crate::state::core::Core;
@@ -107,9 +107,9 @@ pub fn leave(core: &Core) {
 impl Drop for Lease {
     fn drop(&mut self) {
         // The thread is ending (I5); under shuttle its words may be gone first.
-        let _ = WORDS.try_with(|words| {
-            if std::ptr::eq(words.only.get(), self) {
-                words.only.set(std::ptr::null());
+        let _ = CURRENT_CALL.try_with(|current_call| {
+            if std::ptr::eq(current_call.only.get(), self) {
+                current_call.only.set(std::ptr::null());
             }
         });
         // I3; or the thread ends in the middle of a call: a thread that finds it dead settles the lane.

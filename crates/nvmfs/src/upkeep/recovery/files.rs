@@ -9,7 +9,7 @@ use crate::planted::{Bug, planted};
 use crate::state::cell::Map;
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::InodeRef;
-use crate::state::lane::Own;
+use crate::state::lane::LaneLocal;
 use crate::state::lease::enter;
 use crate::upkeep::recovery::deferred_zeros::DeferredZeros;
 use crate::upkeep::recovery::parallel::in_parallel;
@@ -58,17 +58,17 @@ impl Attributes {
     }
 
     /// Applies the merged result to the inode.
-    pub fn apply(&self, core: &Core, own: &mut Own, inode: InodeRef<'_>) -> Result<()> {
+    pub fn apply(&self, core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>) -> Result<()> {
         let from = self.state.map_or(0, |s| s.generation);
-        let [mut mtime, mut ctime, atime, _] = inode.vi.times();
+        let [mut mtime, mut ctime, atime, _] = inode.volatile.times();
         let mut size = 0;
-        if let (Some(s), Some((kind, _))) = (self.state, inode.vi.kind_perm()) {
-            inode.vi.set_mode(kind, s.perm, inode.vi.rdev());
-            inode.vi.set_owner(s.uid, s.gid);
+        if let (Some(s), Some((kind, _))) = (self.state, inode.volatile.kind_perm()) {
+            inode.volatile.set_mode(kind, s.perm, inode.volatile.rdev());
+            inode.volatile.set_owner(s.uid, s.gid);
             (size, mtime, ctime) = (s.size, s.mtime, s.ctime);
-            inode.vi.set_atime(s.atime);
+            inode.volatile.set_atime(s.atime);
         } else {
-            inode.vi.set_atime(atime);
+            inode.volatile.set_atime(atime);
         }
         let since = if planted(Bug::LatestTimeWins) { 0 } else { from };
         if since != from {
@@ -77,11 +77,11 @@ impl Attributes {
         for (end, time) in self.written.range(from..).map(|(_, w)| *w) {
             (size, mtime, ctime) = (size.max(end), mtime.max(time), ctime.max(time));
         }
-        inode.vi.set_size(size);
-        inode.vi.set_times(mtime, ctime);
+        inode.volatile.set_size(size);
+        inode.volatile.set_times(mtime, ctime);
         let last = self.written.last_key_value().map_or(0, |(g, _)| *g);
-        inode.vi.set_change(from.max(last));
-        inode.vi.state_change.store(from, SeqCst);
+        inode.volatile.set_change(from.max(last));
+        inode.volatile.state_change.store(from, SeqCst);
         match self.xattrs {
             Some((generation, blob)) => xattr::recover(core, own, inode, generation, blob),
             None => Ok(()),
@@ -96,7 +96,7 @@ pub fn recover_all(
     later: &DeferredZeros,
     progress: Progress<'_>,
 ) -> Result<()> {
-    let kind = |ino: Ino| core.slot(ino).and_then(|inode| inode.vi.kind_perm()).map(|(kind, _)| kind);
+    let kind = |ino: Ino| core.slot(ino).and_then(|inode| inode.volatile.kind_perm()).map(|(kind, _)| kind);
     let files = names.links.iter().map(|(ino, links)| (*ino, *links));
     let mut files: Vec<(Ino, u32)> =
         files.filter(|(ino, _)| kind(*ino).is_some_and(|kind| kind != FileKind::Directory)).collect();
@@ -108,7 +108,7 @@ pub fn recover_all(
 
 fn recover_file(core: &Arc<Core>, ino: Ino, links: u32, later: &DeferredZeros) -> Result<()> {
     let inode = core.inode(ino)?;
-    inode.vi.nlink.store(links, SeqCst);
+    inode.volatile.nlink.store(links, SeqCst);
     if crate::upkeep::recovery::pointer_line(core, ino).iter().all(|w| *w == 0) {
         return believable(inode);
     }
@@ -153,8 +153,8 @@ fn recover_file(core: &Arc<Core>, ino: Ino, links: u32, later: &DeferredZeros) -
 
 /// Checks that a file can have this size.
 fn believable(inode: InodeRef<'_>) -> Result<()> {
-    let size = inode.vi.size();
-    let link = matches!(inode.vi.kind_perm(), Some((FileKind::Symlink, _)));
+    let size = inode.volatile.size();
+    let link = matches!(inode.volatile.kind_perm(), Some((FileKind::Symlink, _)));
     if size > OFFSET_MAX_BYTES || link && !TARGET_BYTES.contains(&size) {
         let what = if link { "the target of a symbolic link" } else { "a file" };
         return Err(Error::Corrupt(format!("inode {}: {what} of {size} bytes", inode.ino.0)));
@@ -184,7 +184,7 @@ fn map_write(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
             } else {
                 Map::data(block)
             };
-            let run = inode.vi.index().grow(&core.arena, at).map_err(no_memory)?;
+            let run = inode.volatile.index().grow(&core.arena, at).map_err(no_memory)?;
             let cell = &run.cells[0];
             let known = cell.lv().version();
             if version == known && cell.map() != map {
@@ -219,7 +219,8 @@ fn map_remap(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
         for i in 0..run.blocks.count {
             let block = run.blocks.block.plus(i);
             let map = if run.unwritten { Map::unwritten(block) } else { Map::data(block) };
-            let found = inode.vi.index().grow(&core.arena, PageNo(run.page.0 + i)).map_err(no_memory)?;
+            let found =
+                inode.volatile.index().grow(&core.arena, PageNo(run.page.0 + i)).map_err(no_memory)?;
             let cell = &found.cells[0];
             if cell.lv().version() < version {
                 cell.set(map, version);
@@ -247,12 +248,12 @@ fn read_list(core: &Core, owner: InodeId, first: BlockNo, pages: u64) -> Result<
 }
 
 fn punch(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo, version: Version) {
-    inode.vi.raise_floor(version);
-    if end == PageNo::END && version.0 > inode.vi.tomb_version.load(SeqCst) {
-        inode.vi.tomb_page.store(first.0, SeqCst);
-        inode.vi.tomb_version.store(version.0, SeqCst);
+    inode.volatile.raise_floor(version);
+    if end == PageNo::END && version.0 > inode.volatile.tombstone_version.load(SeqCst) {
+        inode.volatile.tombstone_page.store(first.0, SeqCst);
+        inode.volatile.tombstone_version.store(version.0, SeqCst);
     }
-    for cell in inode.vi.index().runs(&core.arena, first, end).flat_map(|run| run.cells) {
+    for cell in inode.volatile.index().runs(&core.arena, first, end).flat_map(|run| run.cells) {
         if cell.lv().version() < version {
             cell.set(Map::HOLE, version);
         }
@@ -273,6 +274,6 @@ fn claim_blocks(core: &Core, inode: InodeRef<'_>) -> Result<()> {
         }
         blocks += extent.count;
     }
-    inode.vi.count_blocks(blocks as i64);
+    inode.volatile.count_blocks(blocks as i64);
     Ok(())
 }

@@ -21,7 +21,7 @@ mod read_chain;
 use crate::alloc::itable;
 use crate::format::inode::{CHUNK_INODES, FoundInode, INODE_BYTES, InodeBase};
 use crate::format::layout::{chunk_of, inode_pos};
-use crate::format::pointer::{self, Place, Target};
+use crate::format::pointer::{self, PointerLocation, Target};
 use crate::ids::{BlockNo, Extent, InodeId};
 use crate::log::scan::Scan;
 use crate::planted::{Bug, planted};
@@ -132,7 +132,7 @@ fn read_slots(core: &Core, progress: Progress<'_>) -> Result<Slots> {
     let mut slots = Slots { chunks: Vec::new(), bases: HashMap::new(), broken: HashMap::new() };
     for n in 0..core.layout.chunks_max {
         let raw = core.region.load_u64(core.layout.chunk_pointer(n));
-        let block = match pointer::decode(core.seed, itable::DIRECTORY, Place::InodeChunk(n), raw) {
+        let block = match pointer::decode(core.seed, itable::DIRECTORY, PointerLocation::InodeChunk(n), raw) {
             Target::None => continue,
             Target::At(block) if core.layout.holds(block, 1) => block,
             _ => return Err(Error::Corrupt(format!("inode directory: the pointer to chunk {n}"))),
@@ -181,7 +181,7 @@ fn give_birth(core: &Core, slots: &Slots) -> Result<()> {
     itable::set_chunk_count(core, slots.chunks.last().map_or(0, |(n, _)| n + 1));
     for base in slots.bases.values() {
         let Some(inode) = core.slot(base.id.ino) else { continue };
-        inode.vi.be_born(&Birth {
+        inode.volatile.be_born(&Birth {
             generation: base.id.generation,
             kind: base.kind,
             perm: base.perm,
@@ -211,7 +211,7 @@ fn free_the_rest(core: &Core, slots: &Slots, names: &Names, later: &DeferredZero
                 later.zero(inode_pos(*block, index), INODE_BYTES);
             }
             if dead && let Some(inode) = core.slot(ino) {
-                inode.vi.die();
+                inode.volatile.die();
             }
         }
         // ORDERING: Release, pairs with the Acquire in `itable`.

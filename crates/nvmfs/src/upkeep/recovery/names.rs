@@ -10,7 +10,7 @@ use crate::names::table::{self, Named};
 use crate::planted::{Bug, Met, met, planted};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
-use crate::state::lane::Own;
+use crate::state::lane::LaneLocal;
 use crate::state::lease::enter;
 use crate::upkeep::recovery::deferred_zeros::DeferredZeros;
 use crate::upkeep::recovery::files::Attributes;
@@ -132,7 +132,7 @@ fn enter_name(slots: &Slots, dir: &mut Dir, record: &Record) {
     let happened = removed || slots.holds(child, kind) || planted(Bug::CutCreationMovesTime);
     dir.attributes.written(generation, 0, if happened { mtime } else { Time(i64::MIN) });
     // Of two records of one version the removal counts: it was made from a copy of the other
-    // (`names::strike`, I3).
+    // (`names::in_place_removal`, I3).
     let known = dir.entries.get(name.bytes()).map_or((Version(0), false), |e| (e.0, e.1.is_none()));
     if (version, removed) > known || planted(Bug::LaterNameWins) {
         dir.entries.insert(name.bytes().to_vec(), (version, what));
@@ -234,9 +234,9 @@ fn fill(core: &Arc<Core>, slots: &Slots, ino: Ino, dir: &Dir) -> Result<()> {
     table::make(core, guard.own, inode, dir.entries.len(), dir.version)?;
     dir.attributes.apply(core, guard.own, inode)?;
     if let Some(generation) = dir.owed {
-        inode.vi.owe(generation);
+        inode.volatile.owe(generation);
     }
-    inode.vi.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
+    inode.volatile.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
     let mut subdirs = 0;
     for (name, (version, what)) in &dir.entries {
         let Some((child, kind)) = what else { continue };
@@ -246,11 +246,11 @@ fn fill(core: &Arc<Core>, slots: &Slots, ino: Ino, dir: &Dir) -> Result<()> {
         subdirs += u32::from(*kind == FileKind::Directory);
         put(core, guard.own, inode, name, &Named { child: *child, kind: *kind, version: *version })?;
     }
-    inode.vi.nlink.store(2 + subdirs, SeqCst);
+    inode.volatile.nlink.store(2 + subdirs, SeqCst);
     Ok(())
 }
 
-fn put(core: &Core, own: &mut Own, dir: InodeRef<'_>, name: &[u8], to: &Named) -> Result<()> {
+fn put(core: &Core, own: &mut LaneLocal, dir: InodeRef<'_>, name: &[u8], to: &Named) -> Result<()> {
     let key = table::key(core, name);
     let entry = table::prepare(core, own, name)?;
     let bucket = table::lock(core, dir, key.hash)?;

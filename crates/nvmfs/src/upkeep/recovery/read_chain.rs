@@ -2,7 +2,7 @@
 
 use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_IN_BLOCK, HEADS_INLINE, TAIL_WORD};
 use crate::format::page::{SLOTS, slot_pos};
-use crate::format::pointer::{self, Place, Target};
+use crate::format::pointer::{self, PointerLocation, Target};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, InodeId};
 use crate::log::chain::{self, Chain, Tail};
@@ -10,7 +10,7 @@ use crate::log::scan::{Damage, PageScan};
 use crate::planted::{Bug, planted};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
-use crate::state::lane::Own;
+use crate::state::lane::LaneLocal;
 use crate::upkeep::recovery::deferred_zeros::DeferredZeros;
 use crate::upkeep::recovery::{pointer_line, scan};
 use crate::variant::LogKind;
@@ -33,18 +33,19 @@ fn corrupt(damage: Damage) -> Error {
 /// volatile chains. Slots that do not count are added to `later`.
 pub fn read(
     core: &Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     inode: InodeRef<'_>,
     later: &DeferredZeros,
     each: &mut dyn FnMut(&Record) -> Result<()>,
 ) -> Result<()> {
     let id = inode.id();
     let line = pointer_line(core, inode.ino);
-    let head_block = match pointer::decode(core.seed, id, Place::HeadBlock, line[HEAD_BLOCK_WORD as usize]) {
-        Target::None => None,
-        Target::At(block) => Some(claim(core, id, block)?),
-        Target::Bad => return Err(bad(id, "the pointer to the block of heads")),
-    };
+    let head_block =
+        match pointer::decode(core.seed, id, PointerLocation::HeadBlock, line[HEAD_BLOCK_WORD as usize]) {
+            Target::None => None,
+            Target::At(block) => Some(claim(core, id, block)?),
+            Target::Bad => return Err(bad(id, "the pointer to the block of heads")),
+        };
     let further = head_block.filter(|_| !planted(Bug::OnlyInlineChainsRead)).map_or(0, |_| HEADS_IN_BLOCK);
     let mut blank = true;
     for number in 0..HEADS_INLINE + further {
@@ -52,7 +53,7 @@ pub fn read(
             (Some(n), Some(block)) => core.region.load_u64(block.pos().plus(u64::from(n) * 8)),
             _ => line[number as usize],
         };
-        let head = match pointer::decode(core.seed, id, Place::Head(number), raw) {
+        let head = match pointer::decode(core.seed, id, PointerLocation::Head(number), raw) {
             Target::None => continue,
             Target::At(head) => head,
             Target::Bad => return Err(bad(id, &format!("the pointer to chain {number}"))),

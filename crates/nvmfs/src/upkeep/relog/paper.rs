@@ -113,7 +113,7 @@ fn publish(core: &Core, inode: InodeRef<'_>, again: &Record) {
     let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };
     let _index = locks.map(|l| l.index.lock());
     for page in (page.0..page.0 + pages).map(PageNo) {
-        if let Some(run) = inode.vi.index().find(&core.arena, page) {
+        if let Some(run) = inode.volatile.index().find(&core.arena, page) {
             run.cells[0].set(run.cells[0].map(), version);
         }
     }

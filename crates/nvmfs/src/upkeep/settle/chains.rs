@@ -2,7 +2,7 @@
 
 use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_INLINE};
 use crate::format::page::{SLOTS, slot_pos};
-use crate::format::pointer::{self, Place, Target};
+use crate::format::pointer::{self, PointerLocation, Target};
 use crate::ids::{BlockNo, Extent};
 use crate::log::chain::{self, Chain, Tail};
 use crate::log::scan::Damage;
@@ -71,7 +71,7 @@ fn repair_one(
 fn head_on_media(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Result<Option<BlockNo>, Damage> {
     let number = chain.number();
     // ORDERING: Acquire. The table exists, since the chain is in it.
-    let chains = core.arena.get(inode.vi.chains.load(Acquire));
+    let chains = core.arena.get(inode.volatile.chains.load(Acquire));
     if number >= HEADS_INLINE {
         // PERSIST: the link to the block of heads. No check sees it: only one process has a simulated region,
         // and no test cuts power behind a death.
@@ -81,7 +81,7 @@ fn head_on_media(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Result<Opti
     // PERSIST: the head. No check sees it: only one process has a simulated region, and no test cuts power
     // behind a death.
     core.region.flush_unfenced(at, 8);
-    match pointer::decode(core.seed, inode.id(), Place::Head(number), core.region.load_u64(at)) {
+    match pointer::decode(core.seed, inode.id(), PointerLocation::Head(number), core.region.load_u64(at)) {
         Target::None => Ok(None),
         Target::At(head) if core.layout.holds(head, 1) => Ok(Some(head)),
         _ => Err(Damage(format!("inode {}: the pointer to chain {number} is wrong", inode.ino.0))),

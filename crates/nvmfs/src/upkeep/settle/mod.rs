@@ -25,7 +25,7 @@ use crate::format::record::Record;
 use crate::ids::Extent;
 use crate::state::core::{Core, Hooks};
 use crate::state::inode::InodeRef;
-use crate::state::lane::{Lane, Own, Pinning};
+use crate::state::lane::{Lane, LaneLocal, Pinning};
 use crate::state::latch::Latch;
 use crate::state::lease::{LaneGuard, exclude_reclaimers, lanes, of_the_dead};
 use crate::state::opens;
@@ -178,7 +178,7 @@ fn settle_lane(core: &Core, number: u16) {
         // Noted before: if this settler dies behind the unpin, the next one leaves the pins alone. A second
         // unpin would remove a living reader's pin.
         lane.intent.pinning(ino);
-        inode.vi.pins.unpin(phase);
+        inode.volatile.pins.unpin(phase);
         step(Step::Settling);
         lane.intent.unpinned();
         // Frees the blocks that waited for that pin alone.
@@ -243,14 +243,14 @@ fn left_by(lane: &Lane, number: u16, what: &str) -> String {
 
 /// The inode of this number, if it is alive.
 fn living(core: &Core, ino: u64) -> Option<InodeRef<'_>> {
-    core.slot(Ino(ino)).filter(|inode| ino != 0 && inode.vi.generation() != 0)
+    core.slot(Ino(ino)).filter(|inode| ino != 0 && inode.volatile.generation() != 0)
 }
 
 /// Applies the whole transactions among those that the lane was writing. Returns true if there was one, and
 /// their name records.
 fn transactions(
     core: &Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     lane: &Lane,
     number: u16,
     garbage: &mut Vec<Extent>,
@@ -274,7 +274,7 @@ fn transactions(
 fn unlock_cells(core: &Core, lane: &Lane, number: u16) {
     let (ino, first, end) = lane.intent.cells();
     let Some(inode) = core.slot(Ino(ino)) else { return };
-    for cell in inode.vi.index().runs(&core.arena, first, end).flat_map(|run| run.cells) {
+    for cell in inode.volatile.index().runs(&core.arena, first, end).flat_map(|run| run.cells) {
         let lv = cell.lv();
         if lv.locked() && lv.lane() == number && cell.unlock(lv.version()) {
             wake(core, cell);
@@ -298,11 +298,11 @@ fn latched<'c>(
 fn inode_of_latch(core: &Core, at: u64) -> Option<InodeRef<'_>> {
     let in_chunk = |n: usize| -> Option<InodeRef<'_>> {
         let first = core.slot(Ino(n as u64 * crate::format::inode::CHUNK_INODES))?;
-        let start = core.arena.offset_of(first.vi).raw();
-        let index = at.checked_sub(start)? / size_of::<crate::state::inode::VInode>() as u64;
+        let start = core.arena.offset_of(first.volatile).raw();
+        let index = at.checked_sub(start)? / size_of::<crate::state::inode::VolatileInode>() as u64;
         let inode = core.slot(Ino(first.ino.0 + index))?;
         let in_here = index < crate::format::inode::CHUNK_INODES;
-        (in_here && core.arena.offset_of(&inode.vi.eof).raw() == at).then_some(inode)
+        (in_here && core.arena.offset_of(&inode.volatile.eof).raw() == at).then_some(inode)
     };
     (0..core.chunks().len()).find_map(in_chunk)
 }
@@ -311,7 +311,7 @@ fn release_latches(core: &Core, lane: &Lane, number: u16) {
     for (latch, inode) in latched(core, lane, number) {
         if let Some(inode) = inode {
             // The gate is raised only under this latch.
-            inode.vi.lower_gate();
+            inode.volatile.lower_gate();
         }
         latch.release_dead(number);
     }
@@ -319,7 +319,7 @@ fn release_latches(core: &Core, lane: &Lane, number: u16) {
 }
 
 /// Frees the blocks that only this lane knows of, each once.
-fn give_blocks(core: &Core, own: &mut Own, lane: &Lane, garbage: Vec<Extent>, number: u16) {
+fn give_blocks(core: &Core, own: &mut LaneLocal, lane: &Lane, garbage: Vec<Extent>, number: u16) {
     let mut extents = garbage;
     while let Some(extent) = lane.intent.taken.pop() {
         extents.push(extent);

@@ -4,7 +4,7 @@
 use super::living;
 use crate::alloc::Purpose;
 use crate::format::page::SLOTS;
-use crate::format::pointer::{self, Place, Target};
+use crate::format::pointer::{self, PointerLocation, Target};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, InodeId};
 use crate::log::{chain, commit};
@@ -55,7 +55,7 @@ pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
             intent.loses(id)
         }
     };
-    for dir in dirs.into_iter().filter(|dir| dir.vi.is_directory()) {
+    for dir in dirs.into_iter().filter(|dir| dir.volatile.is_directory()) {
         let changes = changes_of(dir, changed);
         // The directory is not in the transaction, and the lane holds all its buckets: so the transaction
         // removed this directory's name.
@@ -76,7 +76,7 @@ pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
         if let Record::Name { dir, removed: false, child, kind: FileKind::Directory, .. } = change.record
             && let Some(moved) = living(core, child.ino.0)
         {
-            moved.vi.parent.store(dir.ino.0, SeqCst);
+            moved.volatile.parent.store(dir.ino.0, SeqCst);
         }
     }
 }
@@ -129,9 +129,10 @@ fn read_log(core: &Core, dir: InodeRef<'_>) -> Option<HashMap<Vec<u8>, Logged>> 
     let mut left = core.layout.blocks_total;
     for chain in chain::existing(core, dir) {
         // ORDERING: Acquire, the table exists: the chain is in it.
-        let chains = core.arena.get(dir.vi.chains.load(Acquire));
+        let chains = core.arena.get(dir.volatile.chains.load(Acquire));
         let raw = core.region.load_u64(chain::head_pos(core, dir, chains, chain.number()));
-        let mut next = match pointer::decode(core.seed, dir.id(), Place::Head(chain.number()), raw) {
+        let mut next = match pointer::decode(core.seed, dir.id(), PointerLocation::Head(chain.number()), raw)
+        {
             Target::None => None,
             Target::At(head) if core.layout.holds(head, 1) => Some(head),
             _ => return None,
@@ -189,7 +190,7 @@ pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
         Some(inode) => {
             // It never got its name. Any handle of it was the dead thread's.
             opens::forget_inode(core, guard.id, inode);
-            inode.vi.nlink.store(0, SeqCst);
+            inode.volatile.nlink.store(0, SeqCst);
             life::end_once(core, guard, inode);
         }
         // Its slot may have been written already.
@@ -211,7 +212,7 @@ pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
     if is_gone && !planted(Bug::KeepsTheDead) {
         for id in opens::forget(core, guard.id) {
             if let Some(inode) = living(core, id.ino.0).filter(|inode| inode.id() == id)
-                && inode.vi.nlink.load(SeqCst) == 0
+                && inode.volatile.nlink.load(SeqCst) == 0
             {
                 life::end_once(core, guard, inode);
             }
@@ -222,10 +223,10 @@ pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
 /// Lowers the count of an inode that has lost a name. `last`: the dead thread may have lowered it to zero
 /// already.
 fn lose(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, last: bool) {
-    if inode.vi.is_directory() && !last {
-        inode.vi.nlink.store(1, SeqCst);
+    if inode.volatile.is_directory() && !last {
+        inode.volatile.nlink.store(1, SeqCst);
     }
-    match inode.vi.nlink.load(SeqCst) {
+    match inode.volatile.nlink.load(SeqCst) {
         0 => life::end_once(core, guard, inode),
         1 => life::drop_name(core, guard, inode, 1),
         _ if !last => life::drop_name(core, guard, inode, 1),
@@ -238,17 +239,17 @@ fn lose(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, last: bool)
 pub fn end_half_ended(core: &Core, guard: &mut LaneGuard<'_>) {
     let Some((ino, how)) = guard.lane.intent.ending() else { return };
     let mine = opens::claims_as(core, guard.id);
-    if let Some(inode) = core.slot(Ino(ino)).filter(|inode| inode.vi.claimer() == guard.id) {
+    if let Some(inode) = core.slot(Ino(ino)).filter(|inode| inode.volatile.claimer() == guard.id) {
         match how {
             // Its blocks and its number are free at the next mount.
             Ending::Begun => life::dies(core, guard.id, inode),
-            _ => inode.vi.unclaim(mine),
+            _ => inode.volatile.unclaim(mine),
         }
     }
     step(Step::Settling);
     guard.lane.intent.ends(0, Ending::None);
     if how != Ending::Begun
-        && let Some(inode) = living(core, ino).filter(|inode| inode.vi.nlink.load(SeqCst) == 0)
+        && let Some(inode) = living(core, ino).filter(|inode| inode.volatile.nlink.load(SeqCst) == 0)
     {
         life::end_once(core, guard, inode);
     }

@@ -13,7 +13,7 @@ use crate::ids::{BlockNo, Extent, PageNo, Version, add_extent, block_at};
 use crate::state::cell::Map;
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
-use crate::state::lane::Own;
+use crate::state::lane::LaneLocal;
 use crate::upkeep::recovery::scan;
 use crate::xattr;
 use heddle_vfs::SetTime;
@@ -46,22 +46,22 @@ pub fn written(core: &Core, lane: u16, inode: InodeRef<'_>, page: BlockNo, slot:
 /// Makes the records visible. Replaced blocks are added to `garbage`.
 pub fn apply(
     core: &Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     lane: u16,
     inode: InodeRef<'_>,
     records: &[Record],
     garbage: &mut Vec<Extent>,
 ) {
-    let moves_eof = inode.vi.eof.held_by(lane);
+    let moves_eof = inode.volatile.eof.held_by(lane);
     let mut replaced = Vec::new();
     for record in records {
         match *record {
             Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } => {
-                if moves_eof && end_in_last_page != 0 && generation == inode.vi.change() {
+                if moves_eof && end_in_last_page != 0 && generation == inode.volatile.change() {
                     let end = PageNo(page.0 + pages - 1).offset() + u64::from(end_in_last_page);
-                    inode.vi.set_size(end.max(inode.vi.size()));
+                    inode.volatile.set_size(end.max(inode.volatile.size()));
                 }
-                inode.vi.touch(mtime);
+                inode.volatile.touch(mtime);
                 if let Some((extents, unwritten)) = extents_of(core, inode, pages, blocks) {
                     let map = |n: u64| {
                         let block = block_at(&extents, n);
@@ -71,15 +71,15 @@ pub fn apply(
                 }
             }
             Record::Punch { page, pages, version, .. } => {
-                inode.vi.raise_floor(version);
+                inode.volatile.raise_floor(version);
                 if moves_eof && page.0 + pages >= PageNo::END.0 {
                     // ORDERING: Relaxed, as in the calls of living threads (`resize::publish`).
-                    inode.vi.tomb_page.store(page.0, Relaxed);
-                    inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
+                    inode.volatile.tombstone_page.store(page.0, Relaxed);
+                    inode.volatile.tombstone_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
                 }
                 publish(core, lane, inode, (page, pages), version, |_| Map::HOLE, &mut replaced);
             }
-            Record::State(state) if moves_eof && !inode.vi.is_directory() => {
+            Record::State(state) if moves_eof && !inode.volatile.is_directory() => {
                 // The dead call's own choice of time is lost, so the record's time is used.
                 let said = SetTime::At(state.mtime);
                 resize::apply(inode, std::slice::from_ref(record), Some(said));
@@ -94,11 +94,11 @@ pub fn apply(
             }
             Record::State(_) | Record::Name { .. } | Record::Xattrs { .. } => {}
             Record::Remap { page, blob, version, .. } => {
-                inode.vi.raise_floor(version);
+                inode.volatile.raise_floor(version);
                 if moves_eof {
                     // ORDERING: Relaxed, as in the calls of living threads (`shift::publish`).
-                    inode.vi.tomb_page.store(page.0, Relaxed);
-                    inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
+                    inode.volatile.tombstone_page.store(page.0, Relaxed);
+                    inode.volatile.tombstone_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
                 }
                 match shift::read_map(core, inode.id(), blob) {
                     Some((runs, _)) => {
@@ -112,7 +112,7 @@ pub fn apply(
         }
     }
     // A reader with a pin may still copy from the blocks. They are free at the next mount then.
-    if inode.vi.pins.now().none() {
+    if inode.volatile.pins.now().none() {
         garbage.extend(replaced);
     }
 }
@@ -152,7 +152,7 @@ fn publish(
 ) {
     let end = PageNo((first.0 + pages).min(PageNo::END.0));
     let mut change = 0i64;
-    for run in inode.vi.index().runs(&core.arena, first, end) {
+    for run in inode.volatile.index().runs(&core.arena, first, end) {
         for (cell, n) in run.cells.iter().zip(run.page.0 - first.0..) {
             let lv = cell.lv();
             if !lv.locked() || lv.lane() != lane {
@@ -168,5 +168,5 @@ fn publish(
             }
         }
     }
-    inode.vi.count_blocks(change);
+    inode.volatile.count_blocks(change);
 }

@@ -245,7 +245,7 @@ fn a_reader_that_dies_with_a_pin_gives_it_back() {
         });
         assert!(died);
         super::sweep(core);
-        assert!(inode.vi.pins.now().none(), "step {nth}");
+        assert!(inode.volatile.pins.now().none(), "step {nth}");
         let states = [state(&fs, &bench.file)];
         drop(fs);
         verify(bench, &states, &format!("a pinned read, step {nth}"));
@@ -312,7 +312,7 @@ fn a_lane_that_was_scribbled_over_harms_nobody_else() {
         let died = dies(1, || {
             let guard = lease::enter(&fs.core).unwrap();
             let bytes = (std::ptr::from_ref(&guard.lane.intent)).cast_mut().cast::<u8>();
-            let len = size_of::<crate::state::lane::Intent>() + size_of::<crate::state::lane::Own>();
+            let len = size_of::<crate::state::lane::Intent>() + size_of::<crate::state::lane::LaneLocal>();
             let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             for at in (0..len).step_by(if seed % 2 == 0 { 8 } else { 1 }) {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -368,7 +368,7 @@ fn a_signal_handlers_call_never_waits_for_its_own_thread() {
     let inode = fs.core.inode(bench.file.ino).unwrap();
     {
         let _outer = lease::enter(&fs.core).unwrap();
-        let latched = inode.vi.eof.lock();
+        let latched = inode.volatile.eof.lock();
         let inner = fs.append(&bench.file, b"x").unwrap_err();
         assert_eq!(inner, heddle_vfs::Error::WouldDeadlock);
         drop(latched);

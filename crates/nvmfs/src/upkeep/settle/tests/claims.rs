@@ -17,7 +17,7 @@ fn an_open_file_lives_though_a_dead_process_claimed_its_end() {
             let guard = lease::enter(&fs.core).unwrap();
             let inode = fs.core.slot(bench.file.ino).unwrap();
             guard.lane.intent.ends(inode.ino.0, how);
-            assert!(inode.vi.claim(opens::claims_as(&fs.core, guard.id)));
+            assert!(inode.volatile.claim(opens::claims_as(&fs.core, guard.id)));
             crate::steps::step(crate::steps::Step::Held);
         }));
         let began = Instant::now();
@@ -28,7 +28,7 @@ fn an_open_file_lives_though_a_dead_process_claimed_its_end() {
     assert_eq!(fs.read(&bench.file, 0, &mut page), Ok(PAGE as usize));
     let ino = bench.file.ino;
     fs.release(bench.file);
-    assert_eq!(fs.core.slot(ino).unwrap().vi.generation(), 0, "nobody ended it");
+    assert_eq!(fs.core.slot(ino).unwrap().volatile.generation(), 0, "nobody ended it");
     lease::leave(&fs.core);
 }
 
@@ -42,7 +42,7 @@ fn crash_an_open_file_was_stale_during_anothers_close() {
         let guard = lease::enter(&fs.core).unwrap();
         let by = opens::claims_as(&fs.core, guard.id);
         guard.lane.intent.ends(inode.ino.0, Ending::Asked);
-        assert!(inode.vi.claim(by));
+        assert!(inode.volatile.claim(by));
         let (begins, begun) = std::sync::mpsc::channel();
         let (fs, file) = (&fs, &bench.file);
         let looker = scope.spawn(move || {
@@ -52,7 +52,7 @@ fn crash_an_open_file_was_stale_during_anothers_close() {
         begun.recv().unwrap();
         // So long it looks at an inode that is claimed; it cannot say when it has begun to.
         std::thread::sleep(Duration::from_millis(20));
-        inode.vi.unclaim(by);
+        inode.volatile.unclaim(by);
         guard.lane.intent.ends(0, Ending::None);
         assert!(looker.join().unwrap(), "a file that is open is stale");
     });
@@ -73,10 +73,13 @@ fn a_claim_of_another_lane_is_not_taken_back_by_a_settler() {
     }));
     let living = lease::enter(&fs.core).unwrap();
     let by = opens::claims_as(&fs.core, living.id);
-    assert!(inode.vi.claim(by));
+    assert!(inode.volatile.claim(by));
     sweep(&fs.core);
-    assert!(!inode.vi.lives() && inode.vi.claimer() == living.id, "the settler has taken the claim back");
-    inode.vi.unclaim(by);
+    assert!(
+        !inode.volatile.lives() && inode.volatile.claimer() == living.id,
+        "the settler has taken the claim back"
+    );
+    inode.volatile.unclaim(by);
     drop(living);
     fs.release(bench.file);
     lease::leave(&fs.core);
@@ -89,7 +92,7 @@ fn a_pin_is_given_back_at_most_once_however_many_settlers_die() {
         let fs = bench.volume.fs();
         let inode = fs.core.inode(bench.file.ino).unwrap();
         // A living reader's.
-        let phase = inode.vi.pins.pin();
+        let phase = inode.volatile.pins.pin();
         assert!(dies(2, || {
             let mut guard = lease::enter(&fs.core).unwrap();
             let mut bytes = vec![0; 5 * PAGE as usize];
@@ -99,8 +102,11 @@ fn a_pin_is_given_back_at_most_once_however_many_settlers_die() {
             sweep(&fs.core);
         });
         sweep(&fs.core);
-        assert!(!inode.vi.pins.now().over(phase), "settler {settlers}: the living reader's pin is gone");
-        inode.vi.pins.unpin(phase);
+        assert!(
+            !inode.volatile.pins.now().over(phase),
+            "settler {settlers}: the living reader's pin is gone"
+        );
+        inode.volatile.pins.unpin(phase);
         fs.release(bench.file);
         lease::leave(&fs.core);
     }

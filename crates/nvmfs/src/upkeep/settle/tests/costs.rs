@@ -71,7 +71,7 @@ fn closes(fs: &NvmFs, file: &Handle) {
     let guard = lease::enter(&fs.core).unwrap();
     let inode = fs.core.slot(file.ino).unwrap();
     guard.lane.intent.ends(inode.ino.0, Ending::Asked);
-    assert!(inode.vi.claim(opens::claims_as(&fs.core, guard.id)));
+    assert!(inode.volatile.claim(opens::claims_as(&fs.core, guard.id)));
     crate::steps::step(Step::LetGo);
 }
 

@@ -107,7 +107,7 @@ fn a_dead_lockers_bucket_is_unlocked_though_another_directory_has_it() {
     let full = |text| {
         let dir = fs.new_dir(Ino::ROOT, text);
         (0..12).for_each(|n| fs.release(fs.new_file(dir, &format!("n{n}"))));
-        let word = fs.core.inode(dir).unwrap().vi.aux.load(SeqCst);
+        let word = fs.core.inode(dir).unwrap().volatile.aux.load(SeqCst);
         (dir, word)
     };
     let (first, word) = full("first");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::file::blocks::{data_blocks, log_blocks};
 use crate::format::page::next_pos;
-use crate::format::pointer::{self, Place};
+use crate::format::pointer::{self, PointerLocation};
 use crate::ids::PageNo;
 use crate::log::chain;
 use crate::names::table::{self, Named};
@@ -20,7 +20,7 @@ fn a_lock_that_nobody_holds_fails_the_call_that_waits_for_it() {
     let bench = bench();
     let fs = bench.volume.fs();
     // Taken outside of any call: its word names no lane.
-    std::mem::forget(fs.core.inode(bench.file.ino).unwrap().vi.eof.lock());
+    std::mem::forget(fs.core.inode(bench.file.ino).unwrap().volatile.eof.lock());
     let (began, size) = (Instant::now(), SetAttr { size_bytes: Some(5), ..SetAttr::default() });
     let waits = || fs.setattr(&Cred::root(), bench.file.ino, None, &size).map(drop);
     assert!(catch_unwind(AssertUnwindSafe(waits)).is_err());
@@ -40,10 +40,10 @@ fn who_reads_damaged_attributes_does_not_wait_for_ever_for_a_latch() {
     let inode = fs.core.inode(ino).unwrap();
     crate::xattr::scribble(&fs.core, inode);
     let began = Instant::now();
-    inode.vi.eof.scribble(0x33);
+    inode.volatile.eof.scribble(0x33);
     assert!(catch_unwind(AssertUnwindSafe(|| fs.getxattr(&root, ino, name))).is_err());
     // Nobody has the latch any more, and still they make no sense.
-    inode.vi.eof.scribble(0);
+    inode.volatile.eof.scribble(0);
     assert!(matches!(fs.getxattr(&root, ino, name), Err(Error::Corrupt(_))));
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     fs.release(bench.file);
@@ -91,12 +91,12 @@ fn a_scribbled_table_size_makes_nobody_walk_all_memory() {
     let bench = bench();
     let fs = bench.volume.fs();
     let root = fs.core.inode(Ino::ROOT).unwrap();
-    let word = root.vi.aux.load(SeqCst);
+    let word = root.volatile.aux.load(SeqCst);
     // Of 64 MiB of arena half would be buckets.
-    root.vi.aux.store(word & !63 | 19, SeqCst);
+    root.volatile.aux.store(word & !63 | 19, SeqCst);
     let looks = || fs.lookup(&Cred::root(), Ino::ROOT, Name::new(b"f").unwrap()).map(drop);
     assert!(catch_unwind(AssertUnwindSafe(looks)).is_err());
-    root.vi.aux.store(word, SeqCst);
+    root.volatile.aux.store(word, SeqCst);
     fs.release(bench.file);
     lease::leave(&fs.core);
 }
@@ -150,14 +150,14 @@ fn a_circle_of_index_nodes_ends_each_walk() {
     let inode = fs.core.inode(bench.file.ino).unwrap();
     let node = fs.core.arena.alloc_zeroed::<AtomicU64>(512).unwrap();
     fs.core.arena.slice(node, 512).iter().for_each(|link| link.store(node.raw(), SeqCst));
-    let (root, sound) = (inode.vi.index().root, inode.vi.index().root.load(SeqCst));
+    let (root, sound) = (inode.volatile.index().root, inode.volatile.index().root.load(SeqCst));
     root.store(node.raw() | 4, SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| data_blocks(&fs.core, inode))).is_err());
     // None of them leads to a leaf.
     fs.core.arena.slice(node, 512).iter().for_each(|link| link.store(0, SeqCst));
     fs.core.arena.slice(node, 512)[0].store(node.raw(), SeqCst);
     root.store(node.raw() | 5, SeqCst);
-    let runs = || inode.vi.index().runs(&fs.core.arena, PageNo(4), PageNo::END).count();
+    let runs = || inode.volatile.index().runs(&fs.core.arena, PageNo(4), PageNo::END).count();
     let _ended = catch_unwind(AssertUnwindSafe(runs));
     root.store(sound, SeqCst);
     fs.release(bench.file);
@@ -172,7 +172,8 @@ fn a_circle_of_log_pages_ends_each_walk() {
     let inode = core.inode(bench.file.ino).unwrap();
     let page = chain::existing(core, inode).next().unwrap().head().unwrap();
     let before = core.region.load_u64(next_pos(page));
-    core.region.store_u64(next_pos(page), pointer::encode(core.seed, inode.id(), Place::Next(page), page));
+    core.region
+        .store_u64(next_pos(page), pointer::encode(core.seed, inode.id(), PointerLocation::Next(page), page));
     assert!(matches!(log_blocks(core, inode), Err(Error::Corrupt(_))));
     core.region.store_u64(next_pos(page), before);
     fs.release(bench.file);

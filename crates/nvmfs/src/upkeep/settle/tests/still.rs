@@ -84,7 +84,7 @@ fn a_holder_in_a_slow_page_does_not_end_the_mount() {
         // SAFETY: ends this process.
         unsafe { libc::_exit(0) };
     }
-    let eof = &fs.core.inode(bench.file.ino).unwrap().vi.eof;
+    let eof = &fs.core.inode(bench.file.ino).unwrap().volatile.eof;
     let began = Instant::now();
     while !eof.is_held() {
         assert!(began.elapsed() < Duration::from_secs(60), "the child does not append");
@@ -107,7 +107,7 @@ fn a_thread_in_a_slow_page_is_waited_for() {
     let Some(pages) = LatePages::map() else {
         return;
     };
-    let eof = &fs.core.inode(bench.file.ino).unwrap().vi.eof;
+    let eof = &fs.core.inode(bench.file.ino).unwrap().volatile.eof;
     let at = std::thread::scope(|scope| {
         let slow = scope.spawn(|| fs.append(&bench.file, pages.bytes()));
         let began = Instant::now();

@@ -27,7 +27,7 @@ use crate::state::latch::Latched;
 use heddle_vfs::Result;
 
 /// The position of a record of the name.
-struct Place {
+struct NameRecord {
     era: u64,
     page: BlockNo,
     slot: u32,
@@ -36,14 +36,14 @@ struct Place {
 
 /// All records that make a name, and the chains that they lie in. The chains are released when this is
 /// dropped.
-pub struct Places<'c> {
+pub struct NameRecords<'c> {
     core: &'c Core,
-    places: Vec<Place>,
+    records: Vec<NameRecord>,
     borrowed: Vec<(&'c Chain, u32)>,
     _heads: Option<Latched<'c>>,
 }
 
-impl Drop for Places<'_> {
+impl Drop for NameRecords<'_> {
     fn drop(&mut self) {
         self.borrowed.drain(..).for_each(|(chain, owner)| chain.put_back(owner));
     }
@@ -57,11 +57,11 @@ pub fn find<'c>(
     dir: InodeRef<'c>,
     name: &[u8],
     version: Version,
-) -> Result<Option<Places<'c>>> {
+) -> Result<Option<NameRecords<'c>>> {
     let alone = one_chain(core);
     // One call at a time: two calls that try would keep each other from the chains.
-    let heads = (!alone).then(|| dir.vi.heads.lock());
-    let mut found = Places { core, places: Vec::new(), borrowed: Vec::new(), _heads: heads };
+    let heads = (!alone).then(|| dir.volatile.heads.lock());
+    let mut found = NameRecords { core, records: Vec::new(), borrowed: Vec::new(), _heads: heads };
     for chain in chain::existing(core, dir) {
         if !alone {
             let Some(owner) = chain.borrow(lane) else { return Ok(None) };
@@ -72,11 +72,11 @@ pub fn find<'c>(
         }
     }
     // C2.
-    found.places.sort_by_key(|place| std::cmp::Reverse(place.era));
+    found.records.sort_by_key(|record| std::cmp::Reverse(record.era));
     Ok(Some(found))
 }
 
-impl Places<'_> {
+impl NameRecords<'_> {
     fn look_at(&mut self, dir: InodeRef<'_>, page: BlockNo, name: &[u8], version: Version) {
         let region = &self.core.region;
         let Some(header) = PageHeader::decode(self.core.seed, &region.line(page.pos())) else { return };
@@ -92,7 +92,7 @@ impl Places<'_> {
             let names_it = matches!(&record, Record::Name { dir: of, removed: false, name: found, version: at, .. }
                 if *of == dir.id() && found.bytes() == name && *at == version);
             if names_it {
-                self.places.push(Place { era: header.era, page, slot, seed });
+                self.records.push(NameRecord { era: header.era, page, slot, seed });
             }
             slot += slots;
         }
@@ -100,18 +100,18 @@ impl Places<'_> {
 
     /// Returns true if there is no such record, so that the name cannot be removed in this way.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.records.is_empty()
     }
 
     /// Turns all of them into removals, durably.
-    pub fn strike(self) {
+    pub fn remove(self) {
         let region = &self.core.region;
-        for &Place { page, slot, seed, .. } in &self.places {
+        for &NameRecord { page, slot, seed, .. } in &self.records {
             let at = slot_pos(page, slot);
             region.store_u64(at, removed_in_place(seed, slot, &region.line(at)));
             // PERSIST: C1, C2.
             region.fence();
         }
-        met(Met::Struck);
+        met(Met::RemovedInPlace);
     }
 }

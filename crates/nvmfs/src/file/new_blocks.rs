@@ -11,7 +11,7 @@ use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version, block_at};
 use crate::planted::{Bug, flushed_unless, planted};
 use crate::state::cell::Map;
 use crate::state::core::Core;
-use crate::state::lane::Own;
+use crate::state::lane::LaneLocal;
 use heddle_pmem::{BLOCK_BYTES, BadBuffer};
 use heddle_vfs::{Error, Result, Time};
 
@@ -83,7 +83,7 @@ impl Span {
 /// may take a block of the reserve: it frees as many blocks as it takes.
 pub fn allocate(
     core: &Core,
-    own: &mut Own,
+    own: &mut LaneLocal,
     span: Span,
     purpose: Purpose,
     extents: &mut Vec<Extent>,
@@ -157,7 +157,12 @@ pub struct List {
 
 /// Writes the extent list of a write that needs one, without a fence. The list's blocks live as long as the
 /// log page that names it.
-pub fn write_list(core: &Core, own: &mut Own, owner: InodeId, extents: &[Extent]) -> Result<Option<List>> {
+pub fn write_list(
+    core: &Core,
+    own: &mut LaneLocal,
+    owner: InodeId,
+    extents: &[Extent],
+) -> Result<Option<List>> {
     let count = list_blocks(extents);
     if count == 0 {
         return Ok(None);

@@ -12,23 +12,23 @@ use heddle_arena::{Arena, Ptr};
 use std::ptr::NonNull;
 
 /// Addresses of the arena's fixed parts.
-pub struct Places {
+pub struct ArenaRefs {
     root: NonNull<Root>,
     lanes: NonNull<[Lane]>,
     chunks: NonNull<[Chunk]>,
 }
 
 // SAFETY: the parts are `Sync` (`Shared` requires that).
-unsafe impl Send for Places {}
+unsafe impl Send for ArenaRefs {}
 // SAFETY: as above.
-unsafe impl Sync for Places {}
+unsafe impl Sync for ArenaRefs {}
 
-impl Places {
+impl ArenaRefs {
     /// The addresses for an arena; `None` if the arena is not one of this engine.
-    pub fn of(arena: &Arena, root: Ptr<Root>) -> Option<Places> {
+    pub fn of(arena: &Arena, root: Ptr<Root>) -> Option<ArenaRefs> {
         let r = arena.try_get(root)?;
         let layout = Layout::new(r.blocks_total);
-        Some(Places {
+        Some(ArenaRefs {
             root: NonNull::from(r),
             lanes: NonNull::from(arena.try_slice(r.lanes, usize::from(LANES))?),
             chunks: NonNull::from(arena.try_slice(r.chunks, layout.chunks_max as usize)?),
