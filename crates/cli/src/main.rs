@@ -95,7 +95,7 @@ fn main() -> ExitCode {
 
 fn command() -> ExitCode {
     // An image that is cut short, or media that fails, is an error of the calls that need it, and not the end of this process.
-    heddle_pmem::survive_faults();
+    heddle_pmem::install_fault_handler();
     #[cfg(feature = "planted")]
     heddle_vfs::planted::plant_from_environment();
     let args = match mount::helper::from_name(std::env::args_os().collect()) {

@@ -123,7 +123,7 @@ fn map(args: &Args, target: Target) -> Result<Region> {
     let progress = |done, total| bar.at(done, total);
     let options = OpenOptions { overwrite: true, progress: Some(&progress), ..OpenOptions::default() };
     let size_bytes = match args.size {
-        None if !target.taken.is_file() => target.taken.len_bytes()?,
+        None if !target.locked_file.is_file() => target.locked_file.len_bytes()?,
         size => size.unwrap_or(SIZE_DEFAULT).0,
     };
     check_size(&args.image, size_bytes)?;

@@ -18,9 +18,10 @@ pub fn open(image: &Path, options: &OpenOptions<'_>) -> Result<Region> {
 
 /// Makes an image. Of a device nothing is changed before it is mapped in the size asked for.
 pub fn create(image: &Path, mut target: Target, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
-    let made = target.taken.create_unnamed(len_bytes, options).map_err(|error| explain(image, error))?;
+    let made =
+        target.locked_file.create_unnamed(len_bytes, options).map_err(|error| explain(image, error))?;
     target.clear()?;
-    target.taken.keep().map_err(|error| explain(image, error))?;
+    target.locked_file.keep().map_err(|error| explain(image, error))?;
     Ok(made)
 }
 

@@ -7,7 +7,7 @@ use crate::progress::Bar;
 use crate::size::Size;
 use anyhow::{Result, bail};
 use heddle_f2fs::LOG_BYTES_MAX;
-use heddle_pmem::Taken;
+use heddle_pmem::LockedFile;
 use heddle_signatures::{Content, Signature, have_bytes_in_common};
 use std::fs::File;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub enum Force {
 /// Something that may be written over.
 pub struct Target {
     /// The file or device, held through the descriptor that is then written to.
-    pub taken: Taken,
+    pub locked_file: LockedFile,
     content: Content,
     /// What is there does not count.
     forced: bool,
@@ -35,39 +35,39 @@ pub fn take(path: &Path, force: Force, remedy: &str) -> Result<Target> {
     if path.as_os_str().is_empty() {
         return Err(usage("the name of the file or device is empty"));
     }
-    let taken = Taken::new(path).map_err(|error| crate::open_error::explain(path, error))?;
-    let content = if taken.is_new() { Content::Blank } else { taken.content()? };
-    if let Some(why) = objection(&taken, &content, path) {
+    let locked_file = LockedFile::new(path).map_err(|error| crate::open_error::explain(path, error))?;
+    let content = if locked_file.is_new() { Content::Blank } else { locked_file.content()? };
+    if let Some(why) = objection(&locked_file, &content, path) {
         match force {
             Force::No => bail!("{why}. {remedy}"),
             Force::Yes => talk(&format!("heddle: {why}: overwriting it")),
         }
     }
-    Ok(Target { taken, content, forced: force == Force::Yes })
+    Ok(Target { locked_file, content, forced: force == Force::Yes })
 }
 
 /// Why it is not to be written over without being asked.
-fn objection(taken: &Taken, content: &Content, path: &Path) -> Option<String> {
+fn objection(locked_file: &LockedFile, content: &Content, path: &Path) -> Option<String> {
     let shown = path.display();
-    if taken.is_new() {
+    if locked_file.is_new() {
         return None;
     }
-    if !taken.is_file() {
+    if !locked_file.is_file() {
         return (*content != Content::Blank).then(|| format!("{shown} holds {content} already"));
     }
-    match (content, taken.stat().st_size) {
+    match (content, locked_file.stat().st_size) {
         (Content::Known(_), _) => Some(format!("{shown} holds {content} already")),
         (_, 1..) => {
-            let size = Size(taken.stat().st_size as u64);
+            let size = Size(locked_file.stat().st_size as u64);
             Some(format!("{shown} is a file of {size} already, and holds {content}"))
         }
-        _ => others_may_write(taken, path),
+        _ => others_may_write(locked_file, path),
     }
 }
 
 /// Why a file without content is no place for what the caller writes.
-fn others_may_write(taken: &Taken, path: &Path) -> Option<String> {
-    let (stat, own, shown) = (taken.stat(), rustix::process::geteuid().as_raw(), path.display());
+fn others_may_write(locked_file: &LockedFile, path: &Path) -> Option<String> {
+    let (stat, own, shown) = (locked_file.stat(), rustix::process::geteuid().as_raw(), path.display());
     if stat.st_uid != own {
         return Some(format!("{shown} belongs to user {}, not to you", stat.st_uid));
     }
@@ -78,14 +78,14 @@ fn others_may_write(taken: &Taken, path: &Path) -> Option<String> {
 impl Target {
     /// Is it this image, by whatever name, or a device over it? False if the image cannot be opened: that has an error of its own.
     pub fn has_bytes_of(&self, image: &Path) -> bool {
-        File::open(image).is_ok_and(|image| have_bytes_in_common(image, &self.taken))
+        File::open(image).is_ok_and(|image| have_bytes_in_common(image, &self.locked_file))
     }
 
     /// Nothing finds what was there any more. For the moment when all else has been checked.
     pub fn clear(&self) -> Result<()> {
         // Of a file nothing stays anyway.
-        if !self.taken.is_file() {
-            self.taken.wipe(&self.content)?;
+        if !self.locked_file.is_file() {
+            self.locked_file.wipe(&self.content)?;
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ const NODE_LOG: &str = "a heddle node log";
 impl Target {
     /// Is it a file that was there, without a byte in it?
     pub fn is_empty_file(&self) -> bool {
-        self.taken.is_file() && !self.taken.is_new() && self.taken.stat().st_size == 0
+        self.locked_file.is_file() && !self.locked_file.is_new() && self.locked_file.stat().st_size == 0
     }
 
     /// Does what is there not count?
@@ -117,9 +117,9 @@ impl Target {
 /// # Errors
 /// There is none, with what is there.
 pub fn present_node_log(path: &Path, remedy: &str) -> Result<Target> {
-    let taken = Taken::new(path).map_err(|error| crate::open_error::explain(path, error))?;
-    let content = if taken.is_new() { Content::Blank } else { taken.content()? };
-    let target = Target { taken, content, forced: false };
+    let locked_file = LockedFile::new(path).map_err(|error| crate::open_error::explain(path, error))?;
+    let content = if locked_file.is_new() { Content::Blank } else { locked_file.content()? };
+    let target = Target { locked_file, content, forced: false };
     match target.is_node_log() {
         true => Ok(target),
         false => {
@@ -134,22 +134,22 @@ pub fn present_node_log(path: &Path, remedy: &str) -> Result<Target> {
 
 /// What is to become a node log: it may be there already, or be made where nothing but zeros is. One that is forced is made anew.
 pub fn node_log_target(path: &Path, force: Force) -> Result<Target> {
-    let taken = Taken::new(path).map_err(|error| crate::open_error::explain(path, error))?;
-    let content = if taken.is_new() { Content::Blank } else { taken.content()? };
-    let target = Target { taken, content, forced: force == Force::Yes };
-    let is_free = match target.taken.is_new() {
+    let locked_file = LockedFile::new(path).map_err(|error| crate::open_error::explain(path, error))?;
+    let content = if locked_file.is_new() { Content::Blank } else { locked_file.content()? };
+    let target = Target { locked_file, content, forced: force == Force::Yes };
+    let is_free = match target.locked_file.is_new() {
         true => true,
         // It may hold something between its ends.
         false => {
             let bar = Bar::of_bytes("looking");
             let progress = |done, total| bar.at(done, total);
-            target.content == Content::Blank && target.taken.is_zero(LOG_BYTES_MAX, &progress)?
+            target.content == Content::Blank && target.locked_file.is_zero(LOG_BYTES_MAX, &progress)?
         }
     };
     let shown = path.display();
     if force == Force::No
         && target.is_empty_file()
-        && let Some(why) = others_may_write(&target.taken, path)
+        && let Some(why) = others_may_write(&target.locked_file, path)
     {
         bail!("{why}. Name another file or device for the node log, or take this one with -o force-nvm");
     }

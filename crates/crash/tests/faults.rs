@@ -181,7 +181,7 @@ fn a_call_without_memory_changes_nothing_whichever_request_fails() {
 /// The file behind a mounted image is cut short: what lay there is lost, calls say so, and nobody ends.
 #[test]
 fn truncating_a_mounted_image_fails_only_calls_that_need_the_rest() {
-    heddle_pmem::survive_faults();
+    heddle_pmem::install_fault_handler();
     for variant in Variant::ALL {
         let path = std::env::temp_dir().join(format!("heddle-cut-{}-{}", variant.name(), std::process::id()));
         let region = Region::create(&path, 4 << 20, &heddle_pmem::OpenOptions::default()).unwrap();

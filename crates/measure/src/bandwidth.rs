@@ -144,7 +144,7 @@ fn take(args: &Args, bytes: u64) -> Result<Region> {
             let force = if args.force { Force::Yes } else { Force::No };
             let target =
                 overwrite::take(path, force, "Name another one, or give up what it holds with --force")?;
-            if target.taken.is_file() && !target.taken.is_new() {
+            if target.locked_file.is_file() && !target.locked_file.is_new() {
                 return Err(usage(format!("{} exists: name a new file, or a device", path.display())));
             }
             let how = OpenOptions { durability: Some(Durability::Power), ..OpenOptions::default() };

@@ -5,7 +5,7 @@
 //! store that changes nothing has to be a locked one). So copies from and to callers use instructions at
 //! known addresses, and a handler of SIGSEGV and SIGBUS calls [`after_fault`].
 
-use crate::{cpu, survive};
+use crate::{cpu, fault_handler};
 
 /// The caller's buffer is not mapped, or only in part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +33,7 @@ pub unsafe fn copy_of_callers(to: *mut u8, from: *const u8, len_bytes: usize) ->
 /// of a caller's buffer. If so, the program must continue at the returned instruction, with all other
 /// registers unchanged: the copy ends with [`BadBuffer`]. A fault in a region is not a caller's fault.
 pub fn after_fault(instruction: usize, address: usize) -> Option<usize> {
-    cpu::after_fault(instruction).filter(|_| !survive::is_of_a_region(address))
+    cpu::after_fault(instruction).filter(|_| !fault_handler::is_of_a_region(address))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("heddle-pmem needs 64-bit little-endian Linux");
 
+mod backing_file;
 pub mod bandwidth;
 mod caller;
 mod cpu;
@@ -26,8 +27,10 @@ mod dirty;
 mod domain;
 mod durability;
 mod error;
-mod held;
+mod fault_handler;
+mod free_space;
 mod huge;
+mod locked_file;
 mod lost;
 mod mapping;
 mod open;
@@ -36,22 +39,21 @@ pub mod planted;
 mod presence;
 mod probe;
 mod region;
-mod room;
 mod simulator;
 #[cfg(shuttle)]
 mod steps;
-mod survive;
-mod taken;
 mod untouched;
 mod watched;
 
+pub use backing_file::{Extent, OpenOptions};
 pub use caller::{BadBuffer, after_fault, copy_of_callers};
 pub use domain::Backend;
 pub use durability::Durability;
 pub use error::{Error, Result};
+pub use fault_handler::install_fault_handler;
 pub use heddle_signatures::lock_holder;
-pub use held::{Extent, OpenOptions};
 pub use huge::HUGE_FROM_BYTES;
+pub use locked_file::LockedFile;
 pub use lost::LOST_WORD;
 pub use presence::{has_holders, join_holders};
 pub use probe::Probe;
@@ -59,8 +61,6 @@ pub use region::Region;
 pub use simulator::{CrashPoint, Model, Pending, Simulator};
 #[cfg(shuttle)]
 pub use steps::BEFORE_STORE;
-pub use survive::survive_faults;
-pub use taken::Taken;
 
 /// Bytes of a block: the unit of a region's length, and of what the media formats address.
 pub const BLOCK_BYTES: usize = 4096;

@@ -1,18 +1,18 @@
 //! Making and opening regions.
 //!
-//! Invariants  I1  a region is locked before a byte of it is changed, and while any mapping of it made here lives (see `held`).
-//!             I2  a file that `create` has made is removed again if `create` fails (see `taken`).
+//! Invariants  I1  a region is locked before a byte of it is changed, and while any mapping of it made here lives (see `backing_file`).
+//!             I2  a file that `create` has made is removed again if `create` fails (see `locked_file`).
 
-use crate::dirty::Failure;
-use crate::domain::{self, Backend};
-use crate::durability::Durability;
-use crate::held::{
+use crate::backing_file::{
     Extent, NAMELESS, OpenOptions, is_regular, lock, map, map_as_durably_as_possible, not_opened, open_file,
     reserve_all, size_and_reserve, size_of_media, system, whole_blocks,
 };
+use crate::dirty::Failure;
+use crate::domain::{self, Backend};
+use crate::durability::Durability;
+use crate::locked_file::LockedFile;
 use crate::mapping::Mapping;
 use crate::region::{Region, Source};
-use crate::taken::Taken;
 use crate::{BLOCK_BYTES, Error, Pos, Result, presence};
 use rustix::fs::{self, FlockOperation, MemfdFlags, OFlags, flock, fstat};
 use rustix::io::{Errno, pread};
@@ -28,9 +28,9 @@ impl Region {
     pub fn create(path: impl AsRef<Path>, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
         let path = path.as_ref();
         whole_blocks(path, len_bytes)?;
-        let taken = Taken::new(path)?;
-        match taken.is_new() || options.overwrite {
-            true => taken.create(len_bytes, options),
+        let locked_file = LockedFile::new(path)?;
+        match locked_file.is_new() || options.overwrite {
+            true => locked_file.create(len_bytes, options),
             false => Err(Error::Exists { path: path.into() }),
         }
     }

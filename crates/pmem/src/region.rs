@@ -18,13 +18,13 @@ use crate::cpu::{self, Cpu};
 use crate::dirty::{DirtyPages, Failure};
 use crate::domain::Backend;
 use crate::durability::{Durability, Reach};
+use crate::fault_handler::HandledRegion;
 use crate::huge;
 use crate::mapping::Mapping;
 use crate::probe::ProbeLog;
 use crate::simulator::{Recorder, StoreKind};
 #[cfg(shuttle)]
 use crate::steps::{before_store, step};
-use crate::survive::Guarded;
 use crate::untouched::Untouched;
 use crate::{BLOCK_BYTES, Error, LINE_BYTES, Pos};
 use heddle_signatures::Claim;
@@ -48,7 +48,7 @@ pub struct Region {
     cpu: Cpu,
     watcher: Option<Box<Watcher>>,
     /// Declared before the mapping: it must be dropped first.
-    guarded: Option<Guarded>,
+    guarded: Option<HandledRegion>,
     mapping: Arc<Mapping>,
     source: Source,
     /// Only for a region that was attached.
@@ -110,7 +110,7 @@ impl Region {
             let path = source.path.clone().unwrap_or_default();
             Watcher::Dirty(DirtyPages::new(path, source.failure.clone()))
         });
-        let guarded = Guarded::new(mapping.base() as usize, mapping.len_bytes(), &source.failure);
+        let guarded = HandledRegion::new(mapping.base() as usize, mapping.len_bytes(), &source.failure);
         Region { guarded, ..Region::watched(Arc::new(mapping), source, watcher) }
     }
 
@@ -250,7 +250,7 @@ impl Region {
     }
 
     /// The failure, if a fence could not do its work (only with [`Backend::File`]), or stores do not reach
-    /// the media for another reason ([`survive_faults`](crate::survive_faults)). Once set it stays.
+    /// the media for another reason ([`install_fault_handler`](crate::install_fault_handler)). Once set it stays.
     pub fn failed(&self) -> Option<Error> {
         if let Some(error) = self.source.failure.get() {
             return Some(error.clone());

@@ -34,17 +34,17 @@ fn check_size(image: &Path, bytes: u64) -> Result<()> {
 pub fn make(args: &Args, target: Target) -> Result<u64> {
     let image = args.image.as_path();
     let cannot = || format!("cannot make {}", image.display());
-    let is_file = target.taken.is_file();
+    let is_file = target.locked_file.is_file();
     if !is_file && args.size.is_some() {
         return Err(usage("--size is for files: of a device all is taken"));
     }
     if !is_file {
-        let bytes = target.taken.len_bytes()?;
+        let bytes = target.locked_file.len_bytes()?;
         check_size(image, bytes)?;
     }
     target.clear()?;
-    let mut taken = target.taken;
-    let (file, claim) = taken.file_unnamed()?;
+    let mut locked_file = target.locked_file;
+    let (file, claim) = locked_file.file_unnamed()?;
     if is_file {
         // What it held is given back first, so that nothing of it comes up where nothing was written.
         let size = args.size.unwrap_or(SIZE_DEFAULT);
@@ -55,8 +55,8 @@ pub fn make(args: &Args, target: Target) -> Result<u64> {
     let label = args.label.as_deref().unwrap_or_default();
     heddle_f2fs::make_image_in((file, claim), image, label, &progress)?;
     // A file that is made here has a name from now on.
-    taken.keep()?;
-    drop(taken);
+    locked_file.keep()?;
+    drop(locked_file);
     let info = heddle_f2fs::F2fs::open(image)?.info();
     Ok(info.geometry.blocks * heddle_f2fs::format::BLOCK_BYTES as u64)
 }

@@ -36,12 +36,12 @@ pub fn open(image: &Path, variant: Variant, nvm: &Path, options: &Options) -> Re
             "{nvm} is the image {image} itself: name another file or device for the node log"
         )));
     }
-    let size_before =
-        (target.taken.is_file() && !target.taken.is_new()).then_some(target.taken.stat().st_size);
+    let size_before = (target.locked_file.is_file() && !target.locked_file.is_new())
+        .then_some(target.locked_file.stat().st_size);
     let opened = open_in(&mut target, image, variant, nvm, options);
     if let (Err(_), Some(bytes)) = (&opened, size_before) {
         // What cannot be undone is no worse than the error that is told.
-        let _ = target.taken.resize(bytes as u64);
+        let _ = target.locked_file.resize(bytes as u64);
     }
     opened
 }
@@ -60,7 +60,7 @@ fn open_in(
         LogState::Made => Ok(()),
     };
     let fs = F2fs::open_with_log_in(image, variant, log, &mut clear)?;
-    target.taken.keep().map_err(|error| explain(nvm, error))?;
+    target.locked_file.keep().map_err(|error| explain(nvm, error))?;
     Ok(fs)
 }
 
@@ -94,17 +94,17 @@ fn region(
     let bar = Bar::of_bytes("node log");
     let progress = |done, total| bar.at(done, total);
     let how = OpenOptions { progress: Some(&progress), durability, ..OpenOptions::default() };
-    let (is_made, is_log) = (target.taken.is_new() || target.is_empty_file(), target.is_node_log());
-    let is_grown = !is_made && target.is_forced() && target.taken.is_file() && {
-        let has = target.taken.len_bytes()?;
+    let (is_made, is_log) = (target.locked_file.is_new() || target.is_empty_file(), target.is_node_log());
+    let is_grown = !is_made && target.is_forced() && target.locked_file.is_file() && {
+        let has = target.locked_file.len_bytes()?;
         let wanted = bytes.unwrap_or(if has < LOG_BYTES_MIN { LOG_BYTES } else { has });
         if wanted > has {
             // What it holds stays until the image is open.
-            target.taken.resize(wanted).map_err(|error| explain(nvm, error))?;
+            target.locked_file.resize(wanted).map_err(|error| explain(nvm, error))?;
         }
         wanted >= has
     };
-    let len_bytes = if is_made { LOG_BYTES_MIN } else { target.taken.len_bytes()? };
+    let len_bytes = if is_made { LOG_BYTES_MIN } else { target.locked_file.len_bytes()? };
     if is_log && len_bytes < LOG_BYTES_MIN {
         return Err(anyhow!(
             "{} has {}, and a node log at least {}: it was cut short, and what only it had is lost. To go on without it, make another one: \
@@ -115,7 +115,7 @@ fn region(
         ));
     }
     if let (false, false, Some(bytes)) = (is_made, is_grown, bytes) {
-        let have = Size(target.taken.len_bytes()?);
+        let have = Size(target.locked_file.len_bytes()?);
         talk(&format!(
             "heddle: {} is there already, with {have}: nvm-size={} is not used",
             nvm.display(),
@@ -123,8 +123,8 @@ fn region(
         ));
     }
     let region = match is_made {
-        true => target.taken.create_unnamed(bytes.unwrap_or(LOG_BYTES), &how),
-        false => target.taken.open(&how),
+        true => target.locked_file.create_unnamed(bytes.unwrap_or(LOG_BYTES), &how),
+        false => target.locked_file.open(&how),
     };
     let region = region.map_err(|error| match error {
         heddle_pmem::Error::WriteProtected { .. } => anyhow!(

@@ -99,13 +99,13 @@ pub const ORDERS: &[Order] = &[
     Order {
         folder: "crates/pmem",
         layers: &[
-            &["durability", "error", "lost", "planted", "presence", "room", "steps"],
+            &["durability", "error", "lost", "planted", "free_space", "presence", "steps"],
             &["cpu", "dirty", "domain", "mapping"],
-            &["huge", "probe", "simulator", "survive", "untouched"],
+            &["fault_handler", "huge", "probe", "simulator", "untouched"],
             &["caller"],
             &["region"],
-            &["bandwidth", "held", "watched"],
-            &["taken"],
+            &["backing_file", "bandwidth", "watched"],
+            &["locked_file"],
             &["open"],
         ],
     },

@@ -6,10 +6,10 @@
 use crate::dirty::Failure;
 use crate::domain::{self, Backend};
 use crate::durability::Durability;
+use crate::free_space::{folder_of, free_space_bytes, is_in_memory};
 use crate::huge;
 use crate::mapping::{Mapping, Progress, reserve};
 use crate::region::{Region, Source};
-use crate::room::{folder_of, is_in_memory, room_bytes};
 use crate::{BLOCK_BYTES, Error, Pos, Result, presence};
 use heddle_signatures::{Claim, ClaimMode, claim, holder};
 use rustix::fs::{
@@ -205,7 +205,7 @@ pub(crate) fn reserve_all(
 /// Checks that the file can have so many bytes. Its present bytes count.
 fn fits(file: &OwnedFd, path: &Path, len_bytes: u64) -> Result<()> {
     let have = fstat(file).map_or(0, |stat| stat.st_blocks as u64 * 512);
-    match room_bytes(file).saturating_add(have) {
+    match free_space_bytes(file).saturating_add(have) {
         room if room < len_bytes => Err(no_space(file, path, len_bytes)),
         _ => Ok(()),
     }
@@ -216,7 +216,7 @@ fn no_space(file: &OwnedFd, path: &Path, len_bytes: u64) -> Error {
         return Error::Limited { path: path.into(), len_bytes, max_bytes };
     }
     let own = fstat(file).map_or(0, |stat| stat.st_blocks as u64 * 512);
-    Error::NoSpace { path: path.into(), len_bytes, free_bytes: room_bytes(file).saturating_add(own) }
+    Error::NoSpace { path: path.into(), len_bytes, free_bytes: free_space_bytes(file).saturating_add(own) }
 }
 
 /// A new file must keep its name after a power cut.

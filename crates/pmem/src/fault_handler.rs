@@ -40,14 +40,14 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A region's place in the table, until dropped.
 #[derive(Debug)]
-pub(crate) struct Guarded {
+pub(crate) struct HandledRegion {
     place: usize,
     _failure: Failure,
 }
 
-impl Guarded {
+impl HandledRegion {
     /// Notes a mapping; `None` if the table is full.
-    pub(crate) fn new(base: usize, len_bytes: u64, failure: &Failure) -> Option<Guarded> {
+    pub(crate) fn new(base: usize, len_bytes: u64, failure: &Failure) -> Option<HandledRegion> {
         let take = |entry: &Entry| {
             // ORDERING: Acquire, pairs with the Release in `drop`: the last holder of the place is done with it.
             entry.base.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -58,11 +58,11 @@ impl Guarded {
         entry.failure.store(Arc::as_ptr(failure).cast_mut(), Ordering::Relaxed); // ORDERING: as above.
         // ORDERING: Release, pairs with the Acquire in `region_at`.
         entry.base.store(base, Ordering::Release);
-        Some(Guarded { place, _failure: failure.clone() })
+        Some(HandledRegion { place, _failure: failure.clone() })
     }
 }
 
-impl Guarded {
+impl HandledRegion {
     /// Clears the place: the mapping is about to be unmapped, and its addresses may be reused.
     pub(crate) fn forget(&self) {
         // ORDERING: Release: all uses of the region have ended.
@@ -70,7 +70,7 @@ impl Guarded {
     }
 }
 
-impl Drop for Guarded {
+impl Drop for HandledRegion {
     fn drop(&mut self) {
         self.forget();
     }
@@ -79,7 +79,7 @@ impl Drop for Guarded {
 /// From now on a load or store that faults in a region does not end the process. It meets lost words
 /// ([`Region::lost`](crate::Region::lost)), and the region fails ([`Region::failed`](crate::Region::failed)).
 /// For our own programs; a library in other people's processes should not change their signal handling.
-pub fn survive_faults() {
+pub fn install_fault_handler() {
     BEFORE.get_or_init(|| {
         // SAFETY: `sigaction` is plain integers and pointers, for which zero is valid.
         let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
@@ -103,7 +103,7 @@ fn region_at(address: usize) -> Option<(&'static crate::dirty::FirstError, usize
         // ORDERING: Relaxed, published by the base.
         let within = address.wrapping_sub(base) < entry.len_bytes.load(Ordering::Relaxed);
         let failure = entry.failure.load(Ordering::Relaxed); // ORDERING: as above.
-        // SAFETY: the faulting thread uses a region that is in the table, so its `Guarded`, which holds the failure, lives.
+        // SAFETY: the faulting thread uses a region that is in the table, so its `HandledRegion`, which holds the failure, lives.
         (base > TAKEN && within).then(|| (unsafe { &*failure }, address - base))
     })
 }
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn truncating_a_mapped_image_loses_bytes_but_kills_no_process() {
-        survive_faults();
+        install_fault_handler();
         for parent in [Path::new("/dev/shm"), &std::env::temp_dir()] {
             let path = parent.join(format!("heddle-pmem-cut-{}", std::process::id()));
             let region = Region::create(&path, 1 << 20, &OpenOptions::default()).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     fn a_fault_outside_all_regions_ends_the_process() {
         const CHILD: &str = "HEDDLE_TEST_FAULT_CHILD";
         if std::env::var_os(CHILD).is_some() {
-            survive_faults();
+            install_fault_handler();
             let file = rustix::fs::memfd_create("no-region", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
             // No file content is behind the page: a load of it faults.
             let mapping =
@@ -218,7 +218,7 @@ mod tests {
             let word = unsafe { mapping.unwrap().base().read_volatile() };
             unreachable!("{word} was read");
         }
-        let name = "survive::tests::a_fault_outside_all_regions_ends_the_process";
+        let name = "fault_handler::tests::a_fault_outside_all_regions_ends_the_process";
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args([name, "--exact"]).env(CHILD, "1").stdout(Stdio::null()).stderr(Stdio::null());
         let status = child.status().unwrap();

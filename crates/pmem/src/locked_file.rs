@@ -1,17 +1,17 @@
 //! A file or device that is locked but not yet a region: its content is inspected before a byte of it is
 //! changed.
 //!
-//! Invariants  I1  it is locked as a region is (see `held`), so the inspected content is the one that is changed.
+//! Invariants  I1  it is locked as a region is (see `backing_file`), so the inspected content is the one that is changed.
 //!             I2  a new file gets its name when its maker has completed it; before that, a failure or a kill leaves no
 //!                 file. If another process has used the name meanwhile, that process keeps it.
 //!             I3  a symbolic link is followed only to a device: the caller has not named a file behind one.
 
 use crate::Pos;
+use crate::backing_file::{self, OpenOptions, system};
 use crate::durability::Durability;
 use crate::error::{Error, Result};
-use crate::held::{self, OpenOptions, system};
+use crate::free_space::folder_of;
 use crate::region::Region;
-use crate::room::folder_of;
 use heddle_signatures::Claim;
 use rustix::fs::{self, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 /// A locked file or device.
 #[derive(Debug)]
-pub struct Taken {
+pub struct LockedFile {
     file: OwnedFd,
     stat: Stat,
     /// Its other names; `None`: handed on.
@@ -41,20 +41,20 @@ enum State {
     Named,
 }
 
-impl Taken {
+impl LockedFile {
     /// Makes the file, or locks the existing file or device.
     ///
     /// Errors: [`Error::InUse`], [`Error::IsLink`], [`Error::System`].
-    pub fn new(path: impl AsRef<Path>) -> Result<Taken> {
+    pub fn new(path: impl AsRef<Path>) -> Result<LockedFile> {
         let path = path.as_ref();
         let how = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let (file, state) = match open_existing(path, how)? {
             Some(file) => (file, State::Existing),
             None => make(path, how)?,
         };
-        let stat = held::lock(&file, path, FlockOperation::NonBlockingLockExclusive);
+        let stat = backing_file::lock(&file, path, FlockOperation::NonBlockingLockExclusive);
         match stat {
-            Ok((stat, claim)) => Ok(Taken { file, stat, claim: Some(claim), path: path.into(), state }),
+            Ok((stat, claim)) => Ok(LockedFile { file, stat, claim: Some(claim), path: path.into(), state }),
             Err(error) => {
                 if state == State::Named {
                     let _ = fs::unlink(path);
@@ -87,21 +87,21 @@ impl Taken {
         }
         if self.is_new() {
             self.state = State::Existing;
-            held::sync_directory_of(&self.path)?;
+            backing_file::sync_directory_of(&self.path)?;
         }
         Ok(())
     }
 
     /// Returns true for a file, false for a device.
     pub fn is_file(&self) -> bool {
-        held::is_regular(&self.stat)
+        backing_file::is_regular(&self.stat)
     }
 
     /// Size of the file or device in bytes.
     ///
     /// Errors: [`Error::NotMappable`], [`Error::System`].
     pub fn len_bytes(&self) -> Result<u64> {
-        held::size_of_media(&self.file, &self.stat, &self.path)
+        backing_file::size_of_media(&self.file, &self.stat, &self.path)
     }
 
     /// Changes the size of an existing file. The content up to it stays.
@@ -115,7 +115,7 @@ impl Taken {
 
     /// The kind of its content.
     ///
-    /// Errors: as [`Taken::len_bytes`], and those of a mapping.
+    /// Errors: as [`LockedFile::len_bytes`], and those of a mapping.
     pub fn content(&self) -> Result<heddle_signatures::Content> {
         let len_bytes = self.len_bytes()?;
         if let Some(region) = self.mapped(true)? {
@@ -201,30 +201,30 @@ impl Taken {
         Ok(region)
     }
 
-    /// As [`Taken::create`]; a new file has no name until [`Taken::keep`].
+    /// As [`LockedFile::create`]; a new file has no name until [`LockedFile::keep`].
     ///
-    /// Errors: as [`Taken::create`].
+    /// Errors: as [`LockedFile::create`].
     pub fn create_unnamed(&mut self, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
-        let len_bytes = held::whole_blocks(&self.path, len_bytes)?;
-        let len_bytes = held::fill(&self.file, &self.stat, &self.path, len_bytes, options)?;
+        let len_bytes = backing_file::whole_blocks(&self.path, len_bytes)?;
+        let len_bytes = backing_file::fill(&self.file, &self.stat, &self.path, len_bytes, options)?;
         let held = (self.as_file()?.into(), self.claim.take().unwrap_or_default());
-        held::map(held, &self.path, [len_bytes; 2], options)
+        backing_file::map(held, &self.path, [len_bytes; 2], options)
     }
 
     /// As [`Region::open`], for writing.
     ///
     /// Errors: those of that.
     pub fn open(&mut self, options: &OpenOptions<'_>) -> Result<Region> {
-        let len_bytes = held::whole_blocks(&self.path, self.len_bytes()?)?;
+        let len_bytes = backing_file::whole_blocks(&self.path, self.len_bytes()?)?;
         if self.is_file() {
-            held::reserve_all(&self.file, &self.path, len_bytes, false, options.progress)?;
+            backing_file::reserve_all(&self.file, &self.path, len_bytes, false, options.progress)?;
         }
         let held = (self.as_file()?.into(), self.claim.take().unwrap_or_default());
-        held::map(held, &self.path, [len_bytes; 2], options)
+        backing_file::map(held, &self.path, [len_bytes; 2], options)
     }
 
     /// The file itself, whose lock lasts as long as one of the two results is open, and its other names. A
-    /// new file has no name until [`Taken::keep`].
+    /// new file has no name until [`LockedFile::keep`].
     ///
     /// Errors: [`Error::System`].
     pub fn file_unnamed(&mut self) -> Result<(File, Claim)> {
@@ -232,13 +232,13 @@ impl Taken {
     }
 }
 
-impl AsFd for Taken {
+impl AsFd for LockedFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-impl Drop for Taken {
+impl Drop for LockedFile {
     fn drop(&mut self) {
         if self.state == State::Named {
             let _ = fs::unlink(&self.path);
@@ -256,13 +256,13 @@ pub(crate) fn content_of(file: &File, len_bytes: u64) -> heddle_signatures::Cont
 
 /// Opens a path, if it exists.
 fn open_existing(path: &Path, how: OFlags) -> Result<Option<OwnedFd>> {
-    match held::open_file(path, how | OFlags::NOFOLLOW) {
+    match backing_file::open_file(path, how | OFlags::NOFOLLOW) {
         Ok(file) => Ok(Some(file)),
         Err(Errno::NOENT) => Ok(None),
         Err(Errno::LOOP) => {
-            let file = held::open_file(path, how).map_err(held::not_opened(path))?;
+            let file = backing_file::open_file(path, how).map_err(backing_file::not_opened(path))?;
             let stat = fs::fstat(&file).map_err(system("examine", path))?;
-            match held::is_regular(&stat) {
+            match backing_file::is_regular(&stat) {
                 true => Err(Error::IsLink {
                     path: path.into(),
                     to: path.canonicalize().unwrap_or_else(|_| path.into()),
@@ -270,7 +270,7 @@ fn open_existing(path: &Path, how: OFlags) -> Result<Option<OwnedFd>> {
                 false => Ok(Some(file)),
             }
         }
-        Err(errno) => Err(held::not_opened(path)(errno)),
+        Err(errno) => Err(backing_file::not_opened(path)(errno)),
     }
 }
 

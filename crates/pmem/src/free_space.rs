@@ -14,7 +14,7 @@ const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 
 /// Bytes that a file can get beside those it has.
-pub(crate) fn room_bytes(file: impl AsFd) -> u64 {
+pub(crate) fn free_space_bytes(file: impl AsFd) -> u64 {
     let of_files = fstatvfs(&file).map_or(u64::MAX, |free: StatVfs| {
         // ramfs and memory files have no size.
         if free.f_blocks == 0 { u64::MAX } else { free.f_bavail.saturating_mul(free.f_frsize) }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn memory_that_the_machine_lacks_is_no_room() {
         let file = rustix::fs::memfd_create("room", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let room = room_bytes(&file);
+        let room = free_space_bytes(&file);
         assert!(room > 0 && room < 1 << 50, "{room}");
     }
 }
