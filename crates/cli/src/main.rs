@@ -3,22 +3,22 @@
 //! A file a command; those that measure lie in `heddle-measure`. Data goes to stdout, messages go to stderr. Exit codes: 0 success, 1
 //! failure, 2 a wrong command line; `fsck` has those of fsck(8), `run` those of the program.
 
+mod counters;
 mod demo;
 mod dump;
 mod explain;
 mod fold;
 mod fsck;
 mod info;
-mod last_words;
-mod look;
+mod large_pages;
 mod mkfs;
 mod mount;
-mod pages;
 mod panics;
 mod run;
 mod shell;
 mod tune;
 mod umount;
+mod unmount_report;
 
 use clap::{Parser, Subcommand};
 use heddle_console::{failure, inherited, output};
@@ -56,8 +56,8 @@ enum Command {
     Umount(umount::Args),
     Fold(fold::Args),
     Run(run::Args),
-    Stat(look::stat::Args),
-    Top(look::top::Args),
+    Stat(counters::stat::Args),
+    Top(counters::top::Args),
     Info(info::Args),
     Fsck(fsck::Args),
     Explain(explain::Args),
@@ -122,8 +122,8 @@ fn command() -> ExitCode {
         Command::Umount(args) => umount::run(&args),
         Command::Fold(args) => fold::run(&args),
         Command::Run(args) => run::run(&args),
-        Command::Stat(args) => look::stat::run(&args),
-        Command::Top(args) => look::top::run(&args),
+        Command::Stat(args) => counters::stat::run(&args),
+        Command::Top(args) => counters::top::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Explain(args) => explain::run(&args),

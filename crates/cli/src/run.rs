@@ -2,7 +2,7 @@
 //!
 //! Everything else is the preloaded library's: it finds heddle mounts by itself when the program opens a file of one.
 
-use crate::look::through;
+use crate::counters::through;
 use anyhow::{Result, anyhow};
 use heddle_console::failure::Exit;
 use heddle_console::inherited;

@@ -1,6 +1,6 @@
 //! `heddle umount`: unmounts, and waits until the process behind the mount has let go of the image.
 
-use crate::last_words;
+use crate::unmount_report;
 use anyhow::{Result, bail};
 use heddle_console::image::is_clean;
 use heddle_fuse::{Image, Leaving};
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<()> {
     let found = leaving.take_image();
     let image = found.path();
     let ended = leaving.wait(limit)? || leaving.was_dead || is_free(&image, limit);
-    if let Some(words) = last_words::heard(&image).filter(|_| found.for_writing) {
+    if let Some(words) = unmount_report::take(&image).filter(|_| found.for_writing) {
         bail!("unmounted, but {words}");
     }
     // Of one that cannot be read nothing is known, but that nobody has left it in order.

@@ -21,11 +21,11 @@ use heddle_vfs::{
 
 use crate::convert::{errno, file_attr};
 use crate::handles::{Handles, Marks, Open};
-use crate::modes::{Asked, Modes};
-use crate::nameless::Nameless;
 use crate::options::ShownOwner;
+use crate::orphans::Orphans;
 use crate::pages::Pages;
 use crate::shared::Shared;
+use crate::writers::{Asked, Writers};
 
 /// Set in the flags of an open that execve(2) makes: the kernel has then checked the right to execute, not
 /// the right to read.
@@ -42,9 +42,9 @@ const RACES_MAX: u32 = 10_000;
 pub(crate) struct Adapter {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) handles: Arc<Handles>,
-    pub(crate) modes: Modes,
+    pub(crate) writers: Writers,
     pub(crate) pages: Pages,
-    pub(crate) nameless: Nameless,
+    pub(crate) orphans: Orphans,
     pub(crate) shared: Arc<Shared>,
     /// The owner that every file shows, if one is set.
     pub(crate) owner: ShownOwner,
@@ -64,15 +64,15 @@ impl Adapter {
         handles: Arc<Handles>,
         threads: usize,
     ) -> Adapter {
-        let modes = Modes::default();
+        let writers = Writers::default();
         let pages = Pages::new(Arc::clone(&fs), Arc::clone(&shared));
-        let (nameless, capabilities_given) = (Nameless::new(threads), AtomicU64::new(0));
-        Adapter { fs, handles, modes, pages, nameless, shared, owner, attach_ioctl, capabilities_given, ttl }
+        let (orphans, capabilities_given) = (Orphans::new(threads), AtomicU64::new(0));
+        Adapter { fs, handles, writers, pages, orphans, shared, owner, attach_ioctl, capabilities_given, ttl }
     }
 
     /// The attributes told to the kernel, and the time for which it may cache them.
     pub(crate) fn attr(&self, asked: Asked, attr: &Attr) -> (Duration, FileAttr) {
-        let is_kept = attr.size_bytes != NO_SIZE && self.modes.may_be_kept(attr.ino, asked);
+        let is_kept = attr.size_bytes != NO_SIZE && self.writers.may_be_kept(attr.ino, asked);
         let ttl = if is_kept { self.ttl } else { Duration::ZERO };
         let mut told = file_attr(attr);
         told.uid = self.owner.uid.unwrap_or(told.uid);
@@ -94,12 +94,12 @@ impl Adapter {
     }
 
     pub(crate) fn with_open<T>(&self, fh: FileHandle, mut work: impl FnMut(&Open) -> Result<T>) -> Result<T> {
-        self.guarded(|| self.nameless.with_space(|| self.handles.with(fh.0, &mut work)))
+        self.guarded(|| self.orphans.with_space(|| self.handles.with(fh.0, &mut work)))
     }
 
     /// Stores an open file in the handle table; `made`: this call has created it.
     pub(crate) fn keep(&self, handle: Handle, made: bool) -> Result<FileHandle> {
-        if self.modes.opens(&handle) && !made {
+        if self.writers.opens(&handle) && !made {
             self.shared.drop_attributes(handle.ino);
         }
         self.handles.insert(handle).map(FileHandle).map_err(|handle| {
@@ -118,7 +118,7 @@ impl Adapter {
 
     pub(crate) fn give_back(&self, open: Open) {
         self.pages.closes(&open);
-        self.modes.closes(&open.handle);
+        self.writers.closes(&open.handle);
         self.fs.release(open.handle);
     }
 
@@ -126,7 +126,7 @@ impl Adapter {
         match result {
             Ok(attr) => {
                 let (ttl, told) = self.attr(asked, &attr);
-                self.nameless.told(attr.ino);
+                self.orphans.count_lookup(attr.ino);
                 reply.entry(&ttl, &told, Generation(attr.generation));
             }
             Err(error) => reply.error(errno(&error)),

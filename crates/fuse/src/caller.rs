@@ -27,7 +27,7 @@ impl Adapter {
     ) -> Result<T> {
         let umask = if breaks(Breach::UmaskForgotten) { 0 } else { (umask & 0o777) as u16 };
         let as_umask = |cred: &Cred| work(&Cred { umask, ..cred.clone() });
-        self.nameless.with_space(|| match self.owner.is_set() {
+        self.orphans.with_space(|| match self.owner.is_set() {
             true => as_umask(&Cred::root()),
             false => as_caller(request, groups_matter, as_umask),
         })

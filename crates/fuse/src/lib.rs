@@ -43,16 +43,14 @@
 //! library itself is not needed.
 
 mod adapter;
-mod asked;
 mod caller;
 mod connect;
 mod convert;
 mod error;
 mod handles;
-mod modes;
 mod mounts;
-mod nameless;
 mod options;
+mod orphans;
 mod pages;
 mod planted;
 mod privileges;
@@ -60,15 +58,17 @@ mod remount;
 mod requests;
 mod session;
 mod shared;
+mod timed_request;
 mod umount;
+mod writers;
 mod xattrs;
 
-pub use asked::ask_in_time;
 pub use error::{Error, Holder, is_plain, shown};
 pub use mounts::{Mount, heddle_mounts, is_believed, is_served};
 pub use options::MountOptions;
 pub use remount::{Remount, remount};
 pub use session::{MountPoint, Mounted, Unmounter, mount};
+pub use timed_request::ask_with_timeout;
 pub use umount::{Image, Leaving, umount};
 
 #[doc(no_inline)]

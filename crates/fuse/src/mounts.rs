@@ -1,7 +1,7 @@
 //! The kernel's table of mounts. Nothing here waits for a mounted file system: its process may be dead or
 //! hang.
 
-use crate::asked::ask_in_time;
+use crate::timed_request::ask_with_timeout;
 
 use std::ffi::OsString;
 use std::fs;
@@ -69,7 +69,7 @@ pub(crate) fn life_of(dir: &Path) -> Life {
     // The connection was aborted, or its last descriptor is closed.
     let is_dead = |errno| matches!(errno, rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED);
     let asks = || if rustix::fs::statfs(dir).is_err_and(is_dead) { DEAD.to_vec() } else { Vec::new() };
-    match ask_in_time(ANSWER_MAX, asks) {
+    match ask_with_timeout(ANSWER_MAX, asks) {
         Ok(Some(said)) if said == DEAD => Life::Dead,
         Ok(Some(_)) => Life::Serves,
         // Also if it cannot be asked.

@@ -17,7 +17,7 @@
 //!             to drop pages: it first writes them back, to threads that take these locks.
 
 mod held;
-mod keeper;
+mod invalidator;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -27,17 +27,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use heddle_vfs::{Cred, FileSystem, Ino, OpenFlags, Result};
 
 use crate::handles::Open;
-use crate::modes::Counts;
 use crate::shared::Shared;
+use crate::writers::Counts;
 use held::FilePages;
-use keeper::{Job, Keeper};
+use invalidator::{Invalidator, Job};
 
 const PAGE_BYTES: u64 = 4096;
 
 /// All mapped files of a mount.
 pub(crate) struct Pages {
     known: Arc<Known>,
-    keeper: Keeper,
+    invalidator: Invalidator,
 }
 
 /// State shared by the threads that serve and the thread that tidies.
@@ -63,7 +63,7 @@ impl Pages {
     pub(crate) fn new(fs: Arc<dyn FileSystem>, shared: Arc<Shared>) -> Pages {
         let (noted, files, captured) = (Counts::default(), Mutex::default(), AtomicUsize::new(0));
         let known = Arc::new(Known { fs, shared, noted, files, captured });
-        Pages { keeper: Keeper::new(Arc::clone(&known)), known }
+        Pages { invalidator: Invalidator::new(Arc::clone(&known)), known }
     }
 
     /// Handles the final close of this descriptor.
@@ -84,14 +84,14 @@ impl Pages {
     }
 
     pub(crate) fn closes_one_of(&self, ino: Ino) {
-        if self.known.leave(ino) && !self.keeper.tell(Job::Unmapped(ino)) {
+        if self.known.leave(ino) && !self.invalidator.tell(Job::Unmapped(ino)) {
             self.known.forget_unmapped(ino, u64::MAX);
         }
     }
 
     /// Ends the state: no thread of this mount uses the engine any more.
     pub(crate) fn end(&self) {
-        self.keeper.end();
+        self.invalidator.end();
         for (_, noted) in self.known.files().drain() {
             self.known.forget(&noted);
         }
@@ -99,8 +99,8 @@ impl Pages {
 
     /// Counts captured bases.
     pub(crate) fn count(&self, captured: usize) {
-        if captured > 0 && keeper::is_due(self.known.captured.fetch_add(captured, SeqCst), captured) {
-            self.keeper.tell(Job::Tidy);
+        if captured > 0 && invalidator::is_due(self.known.captured.fetch_add(captured, SeqCst), captured) {
+            self.invalidator.tell(Job::Tidy);
         }
     }
 }

@@ -65,7 +65,7 @@ impl fuser::Filesystem for Adapter {
     fn destroy(&mut self) {
         let _ = self.guarded(|| {
             self.handles.drain().for_each(|open| self.give_back(open));
-            self.nameless.drain().into_iter().for_each(|handle| self.fs.release(handle));
+            self.orphans.drain().into_iter().for_each(|handle| self.fs.release(handle));
             Ok(())
         });
         self.pages.end();
@@ -77,7 +77,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let asked = self.modes.asked();
+        let asked = self.writers.asked();
         let found = self.guarded(|| {
             // The kernel asks for these when it has only a file handle (open_by_handle_at(2), NFS).
             match name.as_bytes() {
@@ -92,7 +92,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        let asked = self.modes.asked();
+        let asked = self.writers.asked();
         match self.guarded(|| self.fs.getattr(Ino(ino.0))) {
             Ok(attr) => {
                 let (ttl, told) = self.attr(asked, &attr);
@@ -153,7 +153,7 @@ impl fuser::Filesystem for Adapter {
                 }
             }
         };
-        let asked = self.modes.asked();
+        let asked = self.writers.asked();
         let result = match fh {
             // A descriptor that is open read-only is truncated in its caller's name: `O_RDONLY | O_TRUNC`.
             Some(fh) if size.is_some() => {
@@ -187,7 +187,7 @@ impl fuser::Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let asked = self.modes.asked();
+        let asked = self.writers.asked();
         let made = kind_of_mode(mode).and_then(|kind| {
             let node = NewNode { kind, perm: (mode & MODE_BITS) as u16, rdev, target: &[] };
             self.make(request, parent, name, node, umask)
@@ -204,14 +204,14 @@ impl fuser::Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let asked = self.modes.asked();
+        let asked = self.writers.asked();
         let node =
             NewNode { kind: FileKind::Directory, perm: (mode & MODE_BITS) as u16, rdev: 0, target: &[] };
         self.answer_entry(asked, self.make(request, parent, name, node, umask), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let asked = self.modes.asked();
+        let asked = self.writers.asked();
         let target = target.as_os_str().as_bytes();
         let node = NewNode { kind: FileKind::Symlink, perm: 0o777, rdev: 0, target };
         self.answer_entry(asked, self.make(request, parent, name, node, 0), reply);
@@ -247,7 +247,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let asked = self.modes.asked();
+        let asked = self.writers.asked();
         let linked = self.guarded(|| {
             let name = Name::new(name.as_bytes())?;
             self.as_caller(request, false, |cred| self.fs.link(cred, Ino(ino.0), Ino(parent.0), name))
@@ -265,7 +265,7 @@ impl fuser::Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let asked = self.modes.asked();
+        let asked = self.writers.asked();
         let created = self.guarded(|| {
             let (name, perm) = (Name::new(name.as_bytes())?, (mode & MODE_BITS) as u16);
             let (attr, handle, made) =
@@ -275,7 +275,7 @@ impl fuser::Filesystem for Adapter {
         match created {
             Ok((attr, fh)) => {
                 let (ttl, told) = self.attr(asked, &attr);
-                self.nameless.told(attr.ino);
+                self.orphans.count_lookup(attr.ino);
                 reply.created(&ttl, &told, Generation(attr.generation), fh, FILE_OPEN);
             }
             Err(error) => reply.error(errno(&error)),
@@ -428,7 +428,7 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let asked = self.modes.asked();
+        let asked = self.writers.asked();
         let mut told = Vec::new();
         let listed = self.with_handle(fh, |dir| {
             self.entries_with_attributes(dir, offset, &mut |name, at, attr| {
@@ -439,7 +439,7 @@ impl fuser::Filesystem for Adapter {
                 full
             })
         });
-        match listed.map(|()| told.into_iter().for_each(|ino| self.nameless.told(ino))) {
+        match listed.map(|()| told.into_iter().for_each(|ino| self.orphans.count_lookup(ino))) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(&error)),
         }
@@ -468,7 +468,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.nameless.settle();
+        self.orphans.settle();
         match self.guarded(|| self.fs.statfs()) {
             Ok(s) => reply.statfs(
                 s.blocks_total,

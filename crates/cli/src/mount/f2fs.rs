@@ -4,8 +4,8 @@
 use super::options::Options;
 use super::serving::{End, OpenImage};
 use super::{Args, limits, metrics, node_log, wait_until_free};
-use crate::last_words::LastWords;
-use crate::look::counted::Counted;
+use crate::counters::counted::Counted;
+use crate::unmount_report::UnmountReport;
 use anyhow::{Context, Result, bail};
 use heddle_console::failure::usage;
 use heddle_console::output::talk;
@@ -153,17 +153,17 @@ impl OpenImage for F2fsImage {
         self.fs.unmount().with_context(|| format!("{}: the last checkpoint", self.name))
     }
 
-    fn close(self, end: End, last_words: &LastWords) -> Result<()> {
+    fn close(self, end: End, unmount_report: &UnmountReport) -> Result<()> {
         if end == End::ShutDown {
             let left = "it was shut down (FS_IOC_SHUTDOWN): what was not synced is lost, as by a power cut";
             talk(&format!("{}: {left}", self.name));
-            last_words.leave(left);
+            unmount_report.leave(left);
             return Ok(());
         }
         let written = self.fs.unmount().with_context(|| format!("{}: the last checkpoint", self.name));
         // While it has the image: the command that unmounts looks when that is free.
         if let Err(error) = &written {
-            last_words.lost(error);
+            unmount_report.lost(error);
         }
         written
     }

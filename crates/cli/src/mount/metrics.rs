@@ -4,7 +4,7 @@
 //!             new client takes that of the oldest.
 //! Invariants  M1  a socket's name is removed only while it is the one that was made here.
 
-use crate::look::prometheus;
+use crate::counters::prometheus;
 use anyhow::{Context, Result, bail};
 use heddle_console::failure::usage;
 use heddle_nvmfs::counters::Counters;
@@ -23,29 +23,29 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a client may take, from its first byte to the last of the answer.
-const ASKER_MAX: Duration = Duration::from_secs(5);
+const CONNECTION_TIME_MAX: Duration = Duration::from_secs(5);
 /// Clients at once.
-const ASKERS_MAX: usize = 64;
+const CONNECTIONS_MAX: usize = 64;
 /// Longest question.
 const QUESTION_BYTES_MAX: usize = 8 << 10;
 const TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Where it is asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum MetricsAddress {
     /// A socket of this path.
     Path(PathBuf),
     /// A port of the loopback device.
     Port(SocketAddr),
 }
 
-impl Place {
+impl MetricsAddress {
     /// A path (with a slash in it), a port, or a loopback address and a port.
-    pub fn parse(text: &str) -> Result<Place, String> {
+    pub fn parse(text: &str) -> Result<MetricsAddress, String> {
         if text.contains('/') {
             // A mount in the background changes its directory.
             let path = std::path::absolute(text).map_err(|error| format!("no such place: {error}"))?;
-            return Ok(Place::Path(path));
+            return Ok(MetricsAddress::Path(path));
         }
         let wrong =
             || "a port of this machine (9100, 127.0.0.1:9100, [::1]:9100) or the path of a socket is wanted";
@@ -58,13 +58,13 @@ impl Place {
         }
         match at.port() {
             0 => Err(format!("port 0 is any port, and nobody would know which; {}", wrong())),
-            _ => Ok(Place::Port(at)),
+            _ => Ok(MetricsAddress::Port(at)),
         }
     }
 
     /// Refuses a socket below the directory that is mounted at: the mount would cover it, and nobody could ask.
     pub fn refuse_below(&self, dir: &Path) -> Result<()> {
-        let Place::Path(socket) = self else { return Ok(()) };
+        let MetricsAddress::Path(socket) = self else { return Ok(()) };
         let whole = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
         let (Some(Ok(above)), Ok(dir)) = (socket.parent().map(whole), whole(dir)) else { return Ok(()) };
         if above.starts_with(&dir) {
@@ -103,18 +103,18 @@ impl Drop for Metrics {
 }
 
 /// Could questions be answered there? Asked before anything is given up for the mount.
-pub fn check(place: &Place, group: Option<u32>) -> Result<()> {
-    open_at(place, group).map(drop)
+pub fn check(address: &MetricsAddress, group: Option<u32>) -> Result<()> {
+    open_at(address, group).map(drop)
 }
 
 /// The place, where nobody answers yet.
-fn open_at(place: &Place, group: Option<u32>) -> Result<(OwnedFd, Metrics)> {
-    let (listener, socket) = match place {
-        Place::Path(path) => {
+fn open_at(address: &MetricsAddress, group: Option<u32>) -> Result<(OwnedFd, Metrics)> {
+    let (listener, socket) = match address {
+        MetricsAddress::Path(path) => {
             let (listener, made) = bind(path, group)?;
             (OwnedFd::from(listener), Some((path.clone(), made)))
         }
-        Place::Port(at) => {
+        MetricsAddress::Port(at) => {
             let listener =
                 TcpListener::bind(at).with_context(|| format!("cannot answer at {at} (-o metrics=)"))?;
             (OwnedFd::from(listener), None)
@@ -127,15 +127,15 @@ fn open_at(place: &Place, group: Option<u32>) -> Result<(OwnedFd, Metrics)> {
 /// Starts to answer. `group`: its members may ask at a socket too.
 pub fn start(
     reading: impl Fn() -> Counters + Send + 'static,
-    place: &Place,
+    address: &MetricsAddress,
     group: Option<u32>,
 ) -> Result<Metrics> {
-    let (listener, mut metrics) = open_at(place, group)?;
+    let (listener, mut metrics) = open_at(address, group)?;
     let stop = Arc::clone(&metrics.stop);
     rustix::io::ioctl_fionbio(&listener, true)?;
-    let desk = Desk { listener, stop, reading: Box::new(reading), askers: Vec::new() };
+    let server = MetricsServer { listener, stop, reading: Box::new(reading), connections: Vec::new() };
     let thread = std::thread::Builder::new().name("heddle-metrics".into());
-    metrics.thread = Some(thread.spawn(move || desk.serve()).context("cannot start a thread")?);
+    metrics.thread = Some(thread.spawn(move || server.serve()).context("cannot start a thread")?);
     Ok(metrics)
 }
 
@@ -180,7 +180,7 @@ fn restrict(path: &Path, group: Option<u32>) -> Result<(u64, u64)> {
 }
 
 /// A client.
-struct Asker {
+struct Connection {
     socket: OwnedFd,
     question: Vec<u8>,
     /// What is left of the answer.
@@ -189,34 +189,34 @@ struct Asker {
 }
 
 /// Where it is asked.
-struct Desk {
+struct MetricsServer {
     listener: OwnedFd,
     stop: Arc<OwnedFd>,
     reading: Box<dyn Fn() -> Counters + Send>,
-    askers: Vec<Asker>,
+    connections: Vec<Connection>,
 }
 
-impl Desk {
+impl MetricsServer {
     fn serve(mut self) {
         while let Some((called, ready)) = self.wait() {
             for at in ready.into_iter().rev() {
                 if !self.goes_on(at) {
-                    self.askers.remove(at);
+                    self.connections.remove(at);
                 }
             }
             let now = Instant::now();
-            self.askers.retain(|asker| asker.until > now);
+            self.connections.retain(|connection| connection.until > now);
             // As many as there are places; then these clients are served.
-            for _ in 0..if called { ASKERS_MAX } else { 0 } {
+            for _ in 0..if called { CONNECTIONS_MAX } else { 0 } {
                 let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
                 else {
                     break;
                 };
-                if self.askers.len() == ASKERS_MAX {
-                    self.askers.remove(0);
+                if self.connections.len() == CONNECTIONS_MAX {
+                    self.connections.remove(0);
                 }
-                let until = Instant::now() + ASKER_MAX;
-                self.askers.push(Asker { socket, question: Vec::new(), answer: None, until });
+                let until = Instant::now() + CONNECTION_TIME_MAX;
+                self.connections.push(Connection { socket, question: Vec::new(), answer: None, until });
             }
         }
     }
@@ -225,36 +225,37 @@ impl Desk {
     fn wait(&self) -> Option<(bool, Vec<usize>)> {
         let mut fds =
             vec![PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
-        fds.extend(self.askers.iter().map(|asker| {
-            let what = if asker.answer.is_some() { PollFlags::OUT } else { PollFlags::IN };
-            PollFd::new(&asker.socket, what)
+        fds.extend(self.connections.iter().map(|connection| {
+            let what = if connection.answer.is_some() { PollFlags::OUT } else { PollFlags::IN };
+            PollFd::new(&connection.socket, what)
         }));
-        let until = self.askers.first().map(|oldest| oldest.until.saturating_duration_since(Instant::now()));
+        let until =
+            self.connections.first().map(|oldest| oldest.until.saturating_duration_since(Instant::now()));
         let timeout = until.and_then(|left| Timespec::try_from(left + Duration::from_millis(1)).ok());
         if poll(&mut fds, timeout.as_ref()).is_err() {
             return Some((false, Vec::new()));
         }
         let ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        let askers = (0..self.askers.len()).filter(|at| ready(at + 2)).collect();
-        (!ready(0)).then(|| (ready(1), askers))
+        let connections = (0..self.connections.len()).filter(|at| ready(at + 2)).collect();
+        (!ready(0)).then(|| (ready(1), connections))
     }
 
     /// Reads of the question, or writes of the answer, what there is; false: it is done with.
     fn goes_on(&mut self, at: usize) -> bool {
-        let asker = &mut self.askers[at];
-        let Some(answer) = &mut asker.answer else {
+        let connection = &mut self.connections[at];
+        let Some(answer) = &mut connection.answer else {
             let mut some = [0; 1024];
-            match rustix::io::read(&asker.socket, &mut some) {
-                Ok(n) if n > 0 => asker.question.extend_from_slice(&some[..n]),
+            match rustix::io::read(&connection.socket, &mut some) {
+                Ok(n) if n > 0 => connection.question.extend_from_slice(&some[..n]),
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
                 _ => return false,
             }
-            if is_whole(&asker.question) {
-                asker.answer = Some(answer(&asker.question, &self.reading));
+            if is_whole(&connection.question) {
+                connection.answer = Some(answer(&connection.question, &self.reading));
             }
-            return asker.question.len() < QUESTION_BYTES_MAX;
+            return connection.question.len() < QUESTION_BYTES_MAX;
         };
-        match rustix::net::send(&asker.socket, answer, rustix::net::SendFlags::NOSIGNAL) {
+        match rustix::net::send(&connection.socket, answer, rustix::net::SendFlags::NOSIGNAL) {
             Ok(n) => drop(answer.drain(..n)),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(_) => return false,
@@ -292,13 +293,19 @@ mod tests {
 
     #[test]
     fn a_metrics_address_is_a_path_or_a_local_port() {
-        assert_eq!(Place::parse("/run/h.sock"), Ok(Place::Path("/run/h.sock".into())));
+        assert_eq!(MetricsAddress::parse("/run/h.sock"), Ok(MetricsAddress::Path("/run/h.sock".into())));
         let here = std::env::current_dir().unwrap();
-        assert_eq!(Place::parse("./x"), Ok(Place::Path(here.join("x"))));
-        assert_eq!(Place::parse("9100"), Ok(Place::Port("127.0.0.1:9100".parse().unwrap())));
-        assert_eq!(Place::parse("[::1]:9100"), Ok(Place::Port("[::1]:9100".parse().unwrap())));
+        assert_eq!(MetricsAddress::parse("./x"), Ok(MetricsAddress::Path(here.join("x"))));
+        assert_eq!(
+            MetricsAddress::parse("9100"),
+            Ok(MetricsAddress::Port("127.0.0.1:9100".parse().unwrap()))
+        );
+        assert_eq!(
+            MetricsAddress::parse("[::1]:9100"),
+            Ok(MetricsAddress::Port("[::1]:9100".parse().unwrap()))
+        );
         for wrong in ["0.0.0.0:9100", "10.0.0.1:80", "metrics", "", "99999"] {
-            assert!(Place::parse(wrong).is_err(), "{wrong}");
+            assert!(MetricsAddress::parse(wrong).is_err(), "{wrong}");
         }
     }
 

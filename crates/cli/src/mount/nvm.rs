@@ -3,8 +3,8 @@
 use super::options::Options;
 use super::serving::{End, OpenImage};
 use super::{AGAIN_EVERY, Args};
-use crate::last_words::LastWords;
-use crate::pages;
+use crate::large_pages;
+use crate::unmount_report::UnmountReport;
 use anyhow::Result;
 use heddle_console::failure::usage;
 use heddle_console::output::talk;
@@ -99,10 +99,10 @@ impl OpenImage for NvmImage {
         Ok(())
     }
 
-    fn close(self, end: End, last_words: &LastWords) -> Result<()> {
+    fn close(self, end: End, unmount_report: &UnmountReport) -> Result<()> {
         if let Some(damage) = self.volume.damage_found() {
             talk(&format!("heddle: {damage}"));
-            last_words.leave(&damage);
+            unmount_report.leave(&damage);
         }
         match end {
             // Calls may still come.
@@ -116,7 +116,7 @@ impl OpenImage for NvmImage {
             // While it has the image: the command that unmounts looks when that is free.
             End::Unmounted => {
                 let image = self.path.display();
-                self.volume.close_with(&|error| last_words.lost(&anyhow::anyhow!("{image}: {error}")))?;
+                self.volume.close_with(&|error| unmount_report.lost(&anyhow::anyhow!("{image}: {error}")))?;
             }
         }
         Ok(())
@@ -210,7 +210,7 @@ fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
             args.image.display()
         ));
     }
-    if let Some(advice) = pages::advice(&region) {
+    if let Some(advice) = large_pages::advice(&region) {
         talk(&format!("heddle: {}: {advice}", args.image.display()));
     }
     let volume = heddle_nvmfs::mount(region, &how)?;

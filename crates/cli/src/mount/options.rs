@@ -1,6 +1,6 @@
 //! What `-o` says.
 
-use super::metrics::Place;
+use super::metrics::MetricsAddress;
 use anyhow::Result;
 use heddle_console::failure::usage;
 use heddle_console::size::Size;
@@ -114,7 +114,7 @@ pub struct Options {
     /// How long an image is waited for that somebody is about to let go of.
     pub wait: Duration,
     /// Where Prometheus is answered.
-    pub metrics: Option<Place>,
+    pub metrics: Option<MetricsAddress>,
     /// Members of this group may ask too.
     pub metrics_group: Option<u32>,
 }
@@ -163,7 +163,7 @@ impl Options {
                 done => done.map_err(|why| usage(format!("-o {option}: {why}")))?,
             }
         }
-        let at_socket = matches!(options.metrics, Some(Place::Path(_)));
+        let at_socket = matches!(options.metrics, Some(MetricsAddress::Path(_)));
         if options.metrics_group.is_some() && !at_socket && options.remount.is_none() {
             // At a port everybody on this machine may ask: the user would think that this group alone may.
             return Err(usage(
@@ -214,7 +214,7 @@ impl Options {
             ("patience", Some(seconds)) => self.patience = Some(seconds_of(seconds)?),
             ("wait", Some(seconds)) => self.wait = seconds_of(seconds)?,
             ("metrics-group", Some(group)) => self.metrics_group = Some(id_of(group, "/etc/group")?),
-            ("metrics", Some(place)) => self.metrics = Some(Place::parse(place)?),
+            ("metrics", Some(address)) => self.metrics = Some(MetricsAddress::parse(address)?),
             ("segment", Some(size)) => self.segment_bytes = Some(segment_of(size)?),
             _ => {
                 return Err(NO_SUCH.to_owned());

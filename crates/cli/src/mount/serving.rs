@@ -2,7 +2,7 @@
 
 use super::options::Options;
 use super::{Args, background, metrics, metrics::Metrics, ready, source_of};
-use crate::last_words::LastWords;
+use crate::unmount_report::UnmountReport;
 use anyhow::{Result, bail};
 use heddle_console::output::talk;
 use heddle_fuse::{MountPoint, Mounted, Unmounter};
@@ -49,11 +49,11 @@ pub trait OpenImage: Sized {
     /// Not all of it has reached the media.
     fn give_up(self) -> Result<()>;
 
-    /// Closes the image after serving. `last_words` go to the command that unmounts, before others can have the image.
+    /// Closes the image after serving. `unmount_report` is for the command that unmounts, before others can have the image.
     ///
     /// # Errors
     /// Not all of it has reached the media.
-    fn close(self, end: End, last_words: &LastWords) -> Result<()>;
+    fn close(self, end: End, unmount_report: &UnmountReport) -> Result<()>;
 }
 
 /// Serves until it is unmounted.
@@ -64,7 +64,7 @@ pub fn serve(
     mut signals: Signals,
     place: MountPoint,
 ) -> Result<()> {
-    let last_words = LastWords::of(&args.image);
+    let unmount_report = UnmountReport::of(&args.image);
     let begun = begin(args, options, &image, place, &mut signals);
     let serving = match begun {
         Ok(serving) => serving,
@@ -73,7 +73,7 @@ pub fn serve(
             return Err(error);
         }
     };
-    let served = finish(serving, image, &last_words);
+    let served = finish(serving, image, &unmount_report);
     say_ended(args, &served);
     served
 }
@@ -119,7 +119,7 @@ fn begin(
 }
 
 /// Waits for the end, and closes the image as that end asks.
-fn finish(serving: Serving, image: impl OpenImage, last_words: &LastWords) -> Result<()> {
+fn finish(serving: Serving, image: impl OpenImage, unmount_report: &UnmountReport) -> Result<()> {
     let Serving { mounted, attach_server, metrics, upkeep } = serving;
     let was_shut_down = mounted.shut_down();
     let served = mounted.wait();
@@ -133,7 +133,7 @@ fn finish(serving: Serving, image: impl OpenImage, last_words: &LastWords) -> Re
         _ if was_shut_down() => End::ShutDown,
         _ => End::Unmounted,
     };
-    let closed = image.close(end, last_words);
+    let closed = image.close(end, unmount_report);
     ended(served)?;
     closed
 }

@@ -1,4 +1,4 @@
-//! Removal of names. An inode without a name is kept for as long as the kernel knows it (`nameless`).
+//! Removal of names. An inode without a name is kept for as long as the kernel knows it (`orphans`).
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -30,7 +30,7 @@ impl Adapter {
         if let Some(handle) = held {
             let nameless = |attr: heddle_vfs::Attr| attr.nlink == 0 || attr.kind == FileKind::Directory;
             let lost = done.is_ok() && self.fs.getattr(handle.ino).is_ok_and(nameless);
-            let unneeded = if lost { self.nameless.keep(handle) } else { Some(handle) };
+            let unneeded = if lost { self.orphans.keep(handle) } else { Some(handle) };
             unneeded.into_iter().for_each(|handle| self.fs.release(handle));
         }
         done
@@ -39,15 +39,15 @@ impl Adapter {
     /// Subtracts from an inode's lookup count, as FORGET tells. At 0 its handle is closed.
     pub(crate) fn kernel_forgets(&self, ino: INodeNo, times: u64) {
         let ino = Ino(ino.0);
-        if self.nameless.forgets(ino, times)
-            && let Some(handle) = self.nameless.take(ino)
+        if self.orphans.forget(ino, times)
+            && let Some(handle) = self.orphans.take(ino)
         {
             // The session reports a panic.
             let _ = self.guarded(|| {
                 self.fs.release(handle);
                 Ok(())
             });
-            self.nameless.ended();
+            self.orphans.ended();
         }
     }
 }

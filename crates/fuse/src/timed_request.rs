@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 ///
 /// # Errors
 /// Those of pipe(2) and fork(2): then nothing was asked.
-pub fn ask_in_time(limit: Duration, ask: impl FnOnce() -> Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+pub fn ask_with_timeout(limit: Duration, ask: impl FnOnce() -> Vec<u8>) -> io::Result<Option<Vec<u8>>> {
     let until = Instant::now() + limit;
     let (told, tell) = pipe()?;
     // SAFETY: the child runs the lines below and ends without returning. It may allocate: the C library keeps
@@ -79,12 +79,12 @@ mod tests {
     fn an_answer_comes_whole_or_not_at_all() {
         let long = vec![7; 1 << 20];
         let soon = Duration::from_secs(20);
-        assert_eq!(ask_in_time(soon, || long.clone()).unwrap(), Some(long.clone()));
-        assert_eq!(ask_in_time(soon, Vec::new).unwrap(), Some(Vec::new()));
-        assert_eq!(ask_in_time(soon, || std::process::abort()).unwrap(), None);
+        assert_eq!(ask_with_timeout(soon, || long.clone()).unwrap(), Some(long.clone()));
+        assert_eq!(ask_with_timeout(soon, Vec::new).unwrap(), Some(Vec::new()));
+        assert_eq!(ask_with_timeout(soon, || std::process::abort()).unwrap(), None);
         let never = || std::thread::sleep(Duration::from_secs(60));
         let began = Instant::now();
-        let late = ask_in_time(Duration::from_millis(50), || {
+        let late = ask_with_timeout(Duration::from_millis(50), || {
             never();
             long
         });

@@ -1,5 +1,7 @@
-//! What the daemon of a mount could not bring to the media, or found damaged, told to the command that unmounts: they are no relatives,
-//! so a note lies in the runtime directory for the image, by device and inode, until somebody has heard it, or its next mount.
+//! The unmount report: what the daemon of a mount could not bring to the media, or found damaged, for the command that unmounts.
+//!
+//! The command is not the daemon's parent, so the report is a file in the runtime directory, named by the image's device and inode. It
+//! stays until a command has shown it, or until the next mount.
 //!
 //! Order  the daemon leaves the note before it lets go of the image; the command that unmounts waits for that, and then looks.
 
@@ -27,14 +29,14 @@ fn name_of(image: &Path) -> Option<String> {
 
 /// Where the words of one mount go: the image may have another name by then, and the process another directory.
 #[derive(Clone)]
-pub struct LastWords {
+pub struct UnmountReport {
     name: Option<String>,
 }
 
-impl LastWords {
+impl UnmountReport {
     /// A mount begins: what the last one said is history.
-    pub fn of(image: &Path) -> LastWords {
-        let words = LastWords { name: name_of(image) };
+    pub fn of(image: &Path) -> UnmountReport {
+        let words = UnmountReport { name: name_of(image) };
         words.forget();
         words
     }
@@ -67,7 +69,7 @@ impl LastWords {
 }
 
 /// What the last mount of this image had to say; it is told once.
-pub fn heard(image: &Path) -> Option<String> {
+pub fn take(image: &Path) -> Option<String> {
     let (name, dir) = (name_of(image)?, runtime_directory(false).ok()?);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(&dir, name.as_str(), flags, Mode::empty()).ok()?;

@@ -47,8 +47,8 @@ impl Counts {
 }
 
 #[derive(Default)]
-pub(crate) struct Modes {
-    writers: Counts,
+pub(crate) struct Writers {
+    open_for_writing: Counts,
     /// How many descriptors open for writing were closed for good.
     closings: AtomicU64,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Asked {
     closings: u64,
 }
 
-impl Modes {
+impl Writers {
     /// Call this before the engine is asked for an attribute.
     pub(crate) fn asked(&self) -> Asked {
         Asked { closings: self.closings.load(SeqCst) }
@@ -67,14 +67,14 @@ impl Modes {
 
     /// Returns true if the kernel may keep attributes of this inode that the engine gave since `asked`.
     pub(crate) fn may_be_kept(&self, ino: Ino, asked: Asked) -> bool {
-        self.writers.of(ino).load(SeqCst) == 0 && self.closings.load(SeqCst) == asked.closings
+        self.open_for_writing.of(ino).load(SeqCst) == 0 && self.closings.load(SeqCst) == asked.closings
     }
 
     /// Counts a descriptor of this file. Returns true if the kernel's attributes must be dropped before any
     /// other thread knows the descriptor.
     pub(crate) fn opens(&self, handle: &Handle) -> bool {
         if handle.flags.write {
-            self.writers.of(handle.ino).fetch_add(1, SeqCst);
+            self.open_for_writing.of(handle.ino).fetch_add(1, SeqCst);
         }
         handle.flags.write
     }
@@ -83,7 +83,7 @@ impl Modes {
     pub(crate) fn closes(&self, handle: &Handle) {
         if handle.flags.write {
             self.closings.fetch_add(1, SeqCst);
-            self.writers.of(handle.ino).fetch_sub(1, SeqCst);
+            self.open_for_writing.of(handle.ino).fetch_sub(1, SeqCst);
         }
     }
 }
@@ -99,30 +99,30 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_a_file_that_is_open_for_writing() {
-        let modes = Modes::default();
-        let may_be_kept = || modes.may_be_kept(Ino(7), modes.asked());
+        let writers = Writers::default();
+        let may_be_kept = || writers.may_be_kept(Ino(7), writers.asked());
         let [reader, writer, other] = [OpenFlags::READ, OpenFlags::WRITE, OpenFlags::READ_WRITE].map(handle);
-        assert!(!modes.opens(&reader) && may_be_kept());
-        assert!(modes.opens(&writer) && !may_be_kept());
-        assert!(modes.opens(&other) && !may_be_kept());
-        modes.closes(&writer);
+        assert!(!writers.opens(&reader) && may_be_kept());
+        assert!(writers.opens(&writer) && !may_be_kept());
+        assert!(writers.opens(&other) && !may_be_kept());
+        writers.closes(&writer);
         assert!(!may_be_kept());
-        modes.closes(&other);
+        writers.closes(&other);
         assert!(may_be_kept());
-        modes.closes(&reader);
+        writers.closes(&reader);
         assert!(may_be_kept());
     }
 
     #[test]
     fn what_was_asked_for_before_a_writer_closed_is_not_kept() {
-        let modes = Modes::default();
-        let before_it_opened = modes.asked();
+        let writers = Writers::default();
+        let before_it_opened = writers.asked();
         let writer = handle(OpenFlags::WRITE);
-        modes.opens(&writer);
-        let while_it_was_open = modes.asked();
-        modes.closes(&writer);
-        assert!(!modes.may_be_kept(Ino(7), before_it_opened));
-        assert!(!modes.may_be_kept(Ino(7), while_it_was_open));
-        assert!(modes.may_be_kept(Ino(7), modes.asked()));
+        writers.opens(&writer);
+        let while_it_was_open = writers.asked();
+        writers.closes(&writer);
+        assert!(!writers.may_be_kept(Ino(7), before_it_opened));
+        assert!(!writers.may_be_kept(Ino(7), while_it_was_open));
+        assert!(writers.may_be_kept(Ino(7), writers.asked()));
     }
 }

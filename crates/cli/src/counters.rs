@@ -11,7 +11,7 @@ pub mod top;
 
 use anyhow::{Context, Result, anyhow, bail};
 use heddle_console::mounted::{Trust, mounted_image, mounts_of};
-use heddle_fuse::{ask_in_time, shown};
+use heddle_fuse::{ask_with_timeout, shown};
 use heddle_nvmfs::client::{self, AttachError};
 use heddle_nvmfs::counters::Counters;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, open, statx};
@@ -80,7 +80,7 @@ fn asked(
     ask: &impl Fn(&OwnedFd) -> Result<(Vec<u64>, [u64; 2]), AttachError>,
 ) -> Result<(Vec<u64>, [u64; 2])> {
     const FOUND: u8 = 1;
-    let answer = ask_in_time(limit, || {
+    let answer = ask_with_timeout(limit, || {
         let opened = directory(dir).with_context(|| format!("cannot look at {}", shown(dir)));
         match opened.and_then(|file| ask(&file).with_context(|| shown(dir))) {
             Ok((words, image)) => {

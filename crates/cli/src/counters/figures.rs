@@ -1,6 +1,6 @@
 //! Readings as figures: rates and times of a stretch of time, as text and as JSON.
 
-use crate::pages;
+use crate::large_pages;
 use heddle_console::size::Size;
 use heddle_console::table::table;
 use heddle_nvmfs::counters::{Counters, Kind, SPANS, Spans, Tally, Totals, span_end_ns};
@@ -129,7 +129,7 @@ impl<'a> Stretch<'a> {
             g.inodes_total - g.inodes_free,
             g.attached,
             g.settled,
-            pages::shown(self.huge_bytes(), g.blocks_total * 4096),
+            large_pages::shown(self.huge_bytes(), g.blocks_total * 4096),
         )
     }
 

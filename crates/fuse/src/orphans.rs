@@ -1,4 +1,4 @@
-//! Inodes that have lost their last name while the kernel still knows them.
+//! Orphans: inodes that have lost their last name while the kernel still knows them.
 //!
 //! An `O_PATH` descriptor and a working directory keep an inode, but the kernel tells its server of neither.
 //! It tells only, at the end, that it has forgotten the inode. So an inode that loses its last name is kept
@@ -28,7 +28,7 @@ const FORGOTTEN_WITHIN: Duration = Duration::from_millis(100);
 const TRIES: usize = 4;
 
 /// Inodes without a name (see the module).
-pub(crate) struct Nameless {
+pub(crate) struct Orphans {
     lookups: [Mutex<HashMap<u64, u64>>; SHARDS],
     kept: Mutex<Kept>,
     /// Signalled when a kept inode was released.
@@ -50,10 +50,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Nameless {
+impl Orphans {
     /// The state for a mount with so many threads.
-    pub(crate) fn new(threads: usize) -> Nameless {
-        Nameless {
+    pub(crate) fn new(threads: usize) -> Orphans {
+        Orphans {
             lookups: std::array::from_fn(|_| Mutex::default()),
             kept: Mutex::default(),
             changed: Condvar::new(),
@@ -69,7 +69,7 @@ impl Nameless {
 
     /// Counts an inode that the kernel is about to be told of. Not for `.` and `..` of a directory, which the
     /// kernel does not count.
-    pub(crate) fn told(&self, ino: Ino) {
+    pub(crate) fn count_lookup(&self, ino: Ino) {
         *self.shard(ino).entry(ino.0).or_default() += 1;
     }
 
@@ -78,7 +78,7 @@ impl Nameless {
     }
 
     /// Subtracts `times` from the lookup count of an inode. Returns true if that was the rest.
-    pub(crate) fn forgets(&self, ino: Ino, times: u64) -> bool {
+    pub(crate) fn forget(&self, ino: Ino, times: u64) -> bool {
         let mut shard = self.shard(ino);
         let Some(count) = shard.get_mut(&ino.0) else { return false };
         *count = count.saturating_sub(times);

@@ -29,7 +29,7 @@ pub(super) enum Job {
 }
 
 /// The thread and its jobs (see the module).
-pub(super) struct Keeper {
+pub(super) struct Invalidator {
     known: Arc<Known>,
     thread: Mutex<Option<Thread>>,
 }
@@ -44,9 +44,9 @@ pub(super) fn is_due(before: usize, added: usize) -> bool {
     before == 0 || before / BASES_MANY != (before + added) / BASES_MANY
 }
 
-impl Keeper {
-    pub(super) fn new(known: Arc<Known>) -> Keeper {
-        Keeper { known, thread: Mutex::default() }
+impl Invalidator {
+    pub(super) fn new(known: Arc<Known>) -> Invalidator {
+        Invalidator { known, thread: Mutex::default() }
     }
 
     /// Gives the thread a job, and starts it if needed. Returns false if it cannot be started.
@@ -56,7 +56,7 @@ impl Keeper {
             let (jobs, received) = channel();
             let known = Arc::clone(&self.known);
             let named = std::thread::Builder::new().name("heddle-pages".into());
-            *thread = named.spawn(move || keep(&known, &received)).ok().map(|runs| Thread { jobs, runs });
+            *thread = named.spawn(move || run(&known, &received)).ok().map(|runs| Thread { jobs, runs });
         }
         thread.as_ref().is_some_and(|thread| thread.jobs.send(job).is_ok())
     }
@@ -71,7 +71,7 @@ impl Keeper {
     }
 }
 
-fn keep(known: &Known, jobs: &Receiver<Job>) {
+fn run(known: &Known, jobs: &Receiver<Job>) {
     let mut tidied = Instant::now();
     let mut some_stay = false;
     loop {
