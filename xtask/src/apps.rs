@@ -11,12 +11,12 @@ mod dbench;
 mod fio;
 mod git;
 mod mariadb;
-mod place;
 mod postgres;
 mod ranks;
 mod rocksdb;
 mod sqlite;
 mod stress;
+mod test_dir;
 mod tree;
 
 use std::path::Path;
@@ -27,7 +27,7 @@ use serde_json::json;
 
 use crate::step::Outcome;
 use crate::{process, sandbox, setup};
-pub use place::{Ground, Kind, Place, Served};
+pub use test_dir::{Kind, Served, TestDir, TestRoot};
 
 /// A program.
 struct App {
@@ -38,7 +38,7 @@ struct App {
     about: &'static str,
     /// A group whose members must be able to attach, if the program does not run as root.
     group: Option<&'static str>,
-    run: fn(&Place, Length) -> Result<Vec<Figure>>,
+    run: fn(&TestDir, Length) -> Result<Vec<Figure>>,
 }
 
 /// How long.
@@ -172,7 +172,7 @@ fn is_installed(app: Option<&App>) -> bool {
 /// A program in a place.
 struct Ran {
     app: &'static str,
-    place: Kind,
+    test_dir: Kind,
     /// One value a repeat.
     figures: Vec<(&'static str, &'static str, Vec<f64>)>,
     /// What the bypass did.
@@ -184,7 +184,7 @@ fn run_all(root: &Path, options: &Options) -> Result<Vec<Ran>> {
     let build = ["build", "--quiet", "--release", "-p", "heddle-cli", "-p", "heddle-preload"];
     process::run(&mut process::cargo(root, &build), Duration::from_secs(1800))?;
     let heddle = process::target_dir(root).join("release/heddle");
-    let ground = Ground::new(&heddle)?;
+    let test_root = TestRoot::new(&heddle)?;
     let mut results: Vec<Ran> = Vec::new();
     for app in &options.apps {
         let missing = || app.packages.iter().filter(|(_, program)| process::find_program(program).is_none());
@@ -197,7 +197,7 @@ fn run_all(root: &Path, options: &Options) -> Result<Vec<Ran>> {
         // Interleaved, so that what disturbs the machine disturbs all places.
         for _ in 0..options.repeat {
             for kind in &options.on {
-                let ran = run_one(&ground, app, *kind, options.length);
+                let ran = run_one(&test_root, app, *kind, options.length);
                 println!("{}", line_of(&ran));
                 merge(&mut results, ran);
             }
@@ -206,21 +206,21 @@ fn run_all(root: &Path, options: &Options) -> Result<Vec<Ran>> {
     Ok(results)
 }
 
-fn run_one(ground: &Ground, app: &'static App, kind: Kind, length: Length) -> Ran {
-    let mut ran = Ran { app: app.name, place: kind, figures: Vec::new(), served: None, failure: None };
-    let done = ground.place(kind, app.group).and_then(|place| {
-        let figures = (app.run)(&place, length).and_then(|figures| {
+fn run_one(test_root: &TestRoot, app: &'static App, kind: Kind, length: Length) -> Ran {
+    let mut ran = Ran { app: app.name, test_dir: kind, figures: Vec::new(), served: None, failure: None };
+    let done = test_root.test_dir(kind, app.group).and_then(|test_dir| {
+        let figures = (app.run)(&test_dir, length).and_then(|figures| {
             if kind == Kind::Bypass {
-                let served = place.served()?;
+                let served = test_dir.served()?;
                 ensure!(served.calls > 0, "the bypass served nothing: {served}");
                 ran.served = Some(served);
             }
             Ok(figures)
         });
         match figures {
-            Ok(figures) => place.finish().map(|()| figures),
+            Ok(figures) => test_dir.finish().map(|()| figures),
             Err(error) => {
-                place.give_up();
+                test_dir.give_up();
                 Err(error)
             }
         }
@@ -233,7 +233,7 @@ fn run_one(ground: &Ground, app: &'static App, kind: Kind, length: Length) -> Ra
 }
 
 fn merge(results: &mut Vec<Ran>, ran: Ran) {
-    let Some(earlier) = results.iter_mut().find(|r| (r.app, r.place) == (ran.app, ran.place)) else {
+    let Some(earlier) = results.iter_mut().find(|r| (r.app, r.test_dir) == (ran.app, ran.test_dir)) else {
         return results.push(ran);
     };
     for (what, unit, values) in ran.figures {
@@ -247,7 +247,7 @@ fn merge(results: &mut Vec<Ran>, ran: Ran) {
 }
 
 fn line_of(ran: &Ran) -> String {
-    let head = format!("{:<10} {:<7}", ran.app, ran.place.name());
+    let head = format!("{:<10} {:<7}", ran.app, ran.test_dir.name());
     if let Some(failure) = &ran.failure {
         return format!("{head} FAILED: {failure}");
     }
@@ -290,7 +290,7 @@ fn table(results: &[Ran], on: &[Kind]) -> String {
     }
     for (app, what, unit) in rows {
         let cell = |kind: &Kind| {
-            let ran = results.iter().find(|ran| (ran.app, ran.place) == (app, *kind))?;
+            let ran = results.iter().find(|ran| (ran.app, ran.test_dir) == (app, *kind))?;
             if ran.failure.is_some() {
                 return Some("FAILED".to_owned());
             }
@@ -305,7 +305,7 @@ fn table(results: &[Ran], on: &[Kind]) -> String {
     let failures: String = results
         .iter()
         .filter_map(|ran| {
-            Some(format!("FAILED {} on {}: {}\n", ran.app, ran.place.name(), ran.failure.as_ref()?))
+            Some(format!("FAILED {} on {}: {}\n", ran.app, ran.test_dir.name(), ran.failure.as_ref()?))
         })
         .collect();
     text + &failures
@@ -322,7 +322,7 @@ fn json_of(results: &[Ran]) -> serde_json::Value {
                 .collect();
             json!({
                 "program": ran.app,
-                "place": ran.place.name(),
+                "place": ran.test_dir.name(),
                 "figures": figures,
                 "served": ran.served.as_ref().map(|served| served.calls),
                 "passed_on": ran.served.as_ref().map(|served| &served.passed_on),

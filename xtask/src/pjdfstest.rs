@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::apps::{Ground, Kind, Place};
+use crate::apps::{Kind, TestDir, TestRoot};
 use crate::{process, sandbox, setup};
 
 const VERSION: &str = "0.2.2";
@@ -61,20 +61,20 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     let tool = installed(root)?;
     let build = ["build", "--quiet", "--release", "-p", "heddle-cli", "-p", "heddle-preload"];
     process::run(&mut process::cargo(root, &build), LIMIT)?;
-    let ground = Ground::new(&process::target_dir(root).join("release/heddle"))?;
+    let test_root = TestRoot::new(&process::target_dir(root).join("release/heddle"))?;
     let mut reports = Vec::new();
     for kind in [Kind::Tmpfs, Kind::Mount, Kind::Bypass] {
-        let place = ground.place(kind, None)?;
-        let (report, log) = run(&place, &tool, args)?;
+        let test_dir = test_root.test_dir(kind, None)?;
+        let (report, log) = run(&test_dir, &tool, args)?;
         let [ok, failed, skipped] = [Verdict::Ok, Verdict::Failed, Verdict::Skipped].map(|v| report.count(v));
         println!("{:<7} {ok} passed, {failed} failed, {skipped} skipped", kind.name());
         if failed > 0 {
             println!("{log}");
         }
         if kind == Kind::Bypass {
-            println!("        {}", place.served()?);
+            println!("        {}", test_dir.served()?);
         }
-        place.finish()?;
+        test_dir.finish()?;
         reports.push((kind, report));
     }
     let (_, tmpfs) = &reports[0];
@@ -110,20 +110,30 @@ fn installed(root: &Path) -> Result<PathBuf> {
     Ok(tool)
 }
 
-fn run(place: &Place, tool: &Path, patterns: &[String]) -> Result<(Report, String)> {
-    let configuration = place.aside("pjdfstest.toml");
+fn run(test_dir: &TestDir, tool: &Path, patterns: &[String]) -> Result<(Report, String)> {
+    let configuration = test_dir.aside("pjdfstest.toml");
     fs::write(&configuration, CONFIGURATION)?;
-    let log = place.aside("pjdfstest.log");
-    let mut command: Command = place.command(tool);
-    command.arg("-c").arg(&configuration).arg("-p").arg(&place.dir).args(["-s", "/dev/shm"]).args(patterns);
+    let log = test_dir.aside("pjdfstest.log");
+    let mut command: Command = test_dir.command(tool);
+    command
+        .arg("-c")
+        .arg(&configuration)
+        .arg("-p")
+        .arg(&test_dir.dir)
+        .args(["-s", "/dev/shm"])
+        .args(patterns);
     command.stdout(fs::File::create(&log)?).stderr(fs::File::options().append(true).open(&log)?);
     let status = process::status(&mut command, LIMIT)?;
     let text = fs::read_to_string(&log).context("what pjdfstest said")?;
     let report = parse(&text);
     if report.tests.is_empty() {
-        bail!("pjdfstest on {} ended with {status} and said: {text}", place.kind.name());
+        bail!("pjdfstest on {} ended with {status} and said: {text}", test_dir.kind.name());
     }
-    ensure!(text.contains("total"), "pjdfstest on {} did not come to its end: {status}", place.kind.name());
+    ensure!(
+        text.contains("total"),
+        "pjdfstest on {} did not come to its end: {status}",
+        test_dir.kind.name()
+    );
     Ok((report, failures(&text)))
 }
 

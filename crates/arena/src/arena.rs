@@ -170,7 +170,11 @@ impl Arena {
         // ORDERING: Release, pairs with the Acquire in `attach`.
         arena.header().magic.store(MAGIC, Release);
         let header = arena.header();
-        watch::name_ground(arena.mapping.base().as_ptr() as usize, capacity as usize, "arena: free block");
+        watch::name_background(
+            arena.mapping.base().as_ptr() as usize,
+            capacity as usize,
+            "arena: free block",
+        );
         watch::tell(std::slice::from_ref(&header.root));
         watch::tell(std::slice::from_ref(&header.top));
         watch::tell(&header.free);

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 /// A run of memory with one use.
 #[derive(Clone, Copy, Debug)]
-pub struct Use {
+pub struct MemoryUse {
     /// Address of the first byte in this process.
     pub address: usize,
     /// Length in bytes.
@@ -18,15 +18,15 @@ pub struct Use {
     /// The type of an element, or a description; empty: the earlier use has ended.
     pub what: &'static str,
     /// True: other uses lie inside it, and are reported one by one.
-    pub ground: bool,
+    pub background: bool,
     /// The source position that assigned this use.
     pub site: &'static Location<'static>,
 }
 
-static WATCHER: OnceLock<fn(&Use)> = OnceLock::new();
+static WATCHER: OnceLock<fn(&MemoryUse)> = OnceLock::new();
 
 /// Calls `watcher` for each use from now on. The first one set stays.
-pub fn set(watcher: fn(&Use)) {
+pub fn set(watcher: fn(&MemoryUse)) {
     WATCHER.get_or_init(|| watcher);
 }
 
@@ -41,12 +41,12 @@ pub fn is_on() -> bool {
 #[track_caller]
 pub(crate) fn tell<T>(things: &[T]) {
     if let Some(watcher) = WATCHER.get() {
-        watcher(&Use {
+        watcher(&MemoryUse {
             address: things.as_ptr() as usize,
             bytes: size_of_val(things),
             element_bytes: size_of::<T>(),
             what: std::any::type_name::<T>(),
-            ground: false,
+            background: false,
             site: Location::caller(),
         });
     }
@@ -57,14 +57,28 @@ pub(crate) fn tell<T>(things: &[T]) {
 #[track_caller]
 pub fn name(address: usize, bytes: usize, what: &'static str) {
     if let Some(watcher) = WATCHER.get() {
-        watcher(&Use { address, bytes, element_bytes: bytes, what, ground: false, site: Location::caller() });
+        watcher(&MemoryUse {
+            address,
+            bytes,
+            element_bytes: bytes,
+            what,
+            background: false,
+            site: Location::caller(),
+        });
     }
 }
 
 /// As [`name`], for memory in which other uses lie.
 #[track_caller]
-pub fn name_ground(address: usize, bytes: usize, what: &'static str) {
+pub fn name_background(address: usize, bytes: usize, what: &'static str) {
     if let Some(watcher) = WATCHER.get() {
-        watcher(&Use { address, bytes, element_bytes: bytes, what, ground: true, site: Location::caller() });
+        watcher(&MemoryUse {
+            address,
+            bytes,
+            element_bytes: bytes,
+            what,
+            background: true,
+            site: Location::caller(),
+        });
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Said {
     pub file: *const u8,
     pub file_len: u64,
     pub line: u64,
-    pub ground: u64,
+    pub background: u64,
 }
 
 /// What is said of memory with [`say`].
@@ -44,7 +44,7 @@ pub struct Use<'a> {
     /// Source file and line of the code that says so.
     pub site: (&'a str, u32),
     /// It lies under other things, which are said of single parts.
-    pub ground: bool,
+    pub background: bool,
 }
 
 fn call(what: u64, one: u64, two: u64) {
@@ -91,7 +91,7 @@ pub fn say(told: &Use<'_>) {
         file: told.site.0.as_ptr(),
         file_len: told.site.0.len() as u64,
         line: u64::from(told.site.1),
-        ground: u64::from(told.ground),
+        background: u64::from(told.background),
     };
     call(SAY, &raw const said as u64, 0);
 }

@@ -188,7 +188,7 @@ fn say(at: u64) {
         line: said.line as u32,
         element_bytes: said.element_bytes,
     };
-    run.tally.uses.say(said.address, said.bytes, kind, said.ground != 0);
+    run.tally.uses.say(said.address, said.bytes, kind, said.background != 0);
 }
 
 extern "C" fn on_exit(_id: Id, _: *mut c_void) {

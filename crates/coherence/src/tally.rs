@@ -1,7 +1,7 @@
 //! Transfers, by the structure whose line it was and by the code that touched it.
 
 use crate::lines::Lines;
-use crate::uses::{Place, Uses};
+use crate::uses::{LineName, Uses};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
@@ -27,7 +27,7 @@ pub struct Tally {
     pub uses: Uses,
     /// Turns that counted.
     ops: u64,
-    counts: BTreeMap<(Option<Place>, u64), Count>,
+    counts: BTreeMap<(Option<LineName>, u64), Count>,
     /// Where the program lies in memory: addresses of code count from here.
     pub base: u64,
 }

@@ -1,6 +1,6 @@
 //! Which addresses are what, as the program says while it runs.
 //!
-//! State       two layers of ranges that do not overlap inside their layer: `blocks` (things that come and go) over `grounds` (a
+//! State       two layers of ranges that do not overlap inside their layer: `blocks` (things that come and go) over `backgrounds` (a
 //!             region, a stack), where whatever no block covers falls.
 //! Invariants  I1  what was said last of an address holds: a range takes away all that overlaps it in its layer.
 
@@ -21,7 +21,7 @@ pub struct Kind {
 
 /// An address, told.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place {
+pub struct LineName {
     /// Which of the kinds.
     pub kind: u32,
     /// Which line of the thing; 0 if it has only one, or is not made of whole lines.
@@ -39,15 +39,15 @@ struct Range {
 pub struct Uses {
     kinds: Vec<Kind>,
     blocks: BTreeMap<u64, Range>,
-    grounds: BTreeMap<u64, Range>,
+    backgrounds: BTreeMap<u64, Range>,
 }
 
 impl Uses {
     /// Memory is put to a use; an empty `what`: to none.
-    pub fn say(&mut self, start: u64, bytes: u64, kind: Kind, ground: bool) {
+    pub fn say(&mut self, start: u64, bytes: u64, kind: Kind, background: bool) {
         let end = start + bytes;
         let number = self.number(kind);
-        let layer = if ground { &mut self.grounds } else { &mut self.blocks };
+        let layer = if background { &mut self.backgrounds } else { &mut self.blocks };
         let mut over: Vec<u64> = layer.range(start..end).map(|(at, _)| *at).collect();
         over.extend(
             layer.range(..start).next_back().filter(|(_, range)| range.end > start).map(|(at, _)| *at),
@@ -73,17 +73,17 @@ impl Uses {
     }
 
     /// What lies at this address.
-    pub fn at(&self, address: u64) -> Option<Place> {
+    pub fn at(&self, address: u64) -> Option<LineName> {
         let find = |layer: &BTreeMap<u64, Range>| {
             let (start, range) = layer.range(..=address).next_back().map(|(at, range)| (*at, *range))?;
             (address < range.end).then_some((start, range.kind))
         };
-        let (start, kind) = find(&self.blocks).or_else(|| find(&self.grounds))?;
+        let (start, kind) = find(&self.blocks).or_else(|| find(&self.backgrounds))?;
         let bytes = self.kinds[kind as usize].element_bytes;
         // Offsets in things that are not made of whole lines differ from one to the next.
         let whole = bytes > crate::LINE_BYTES && bytes.is_multiple_of(crate::LINE_BYTES);
         let line = if whole { (address - start) % bytes / crate::LINE_BYTES } else { 0 };
-        Some(Place { kind, line: line as u32 })
+        Some(LineName { kind, line: line as u32 })
     }
 
     /// A kind by its number.
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_block_is_the_ground_shows() {
+    fn where_no_block_is_the_background_shows() {
         let mut uses = Uses::default();
         uses.say(0x10000, 0x10000, kind("region", 0x10000), true);
         uses.say(0x11000, 0x1000, kind("log page", 0x1000), false);

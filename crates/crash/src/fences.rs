@@ -14,7 +14,7 @@ use crate::cut::Bounds;
 use crate::rig::{Config, Failure, Only, Report};
 use crate::scenes::SCENES;
 use crate::tasks::{Task, run_all};
-use crate::{ace, shelf, threads};
+use crate::{ace, corpus, threads};
 use heddle_nvmfs::Variant;
 use heddle_pmem::Model;
 use heddle_pmem::planted::{Site, leave_out};
@@ -134,7 +134,7 @@ impl Search {
 
     fn tasks(&self) -> Vec<Task> {
         let bounds = Bounds { ordered: 64, random: 16, seed: self.seed };
-        let workloads: Vec<_> = shelf::workloads().into_iter().chain(ace::sequences(1, None)).collect();
+        let workloads: Vec<_> = corpus::workloads().into_iter().chain(ace::sequences(1, None)).collect();
         let with = |variant: &Variant| {
             let config = Config { variant: *variant, model: Model::Ordered, bounds, only: None };
             workloads
@@ -173,14 +173,14 @@ impl Search {
                 println!("FAILED, nothing left out: {failure}");
             }
             images[at] = report.images;
-            for site in report.ran.sites.keys() {
+            for site in report.coverage.sites.keys() {
                 meets.entry(*site).or_default().tasks.push(at);
             }
         }
         for (at, (name, scene)) in SCENES.iter().enumerate() {
             match scene(Model::Ordered) {
-                Ok((None, ran)) => {
-                    ran.sites.keys().for_each(|site| meets.entry(*site).or_default().scenes.push(at));
+                Ok((None, coverage)) => {
+                    coverage.sites.keys().for_each(|site| meets.entry(*site).or_default().scenes.push(at));
                 }
                 Ok((Some(failure), _)) => {
                     broken += 1;
@@ -296,12 +296,12 @@ mod tests {
 
     #[test]
     fn each_call_that_a_workload_meets_is_found_in_the_source() {
-        let workload = shelf::workload("names").unwrap();
+        let workload = corpus::workload("names").unwrap();
         let bounds = Bounds { ordered: 2, random: 0, seed: 1 };
         let config = Config { variant: Variant::Heddle, model: Model::Ordered, bounds, only: None };
         let report = run_all(&[Task { workload, config }], 1, None, 1, &|_, _| {}).report;
         let written = written();
-        let met: Vec<&Site> = report.ran.sites.keys().filter(|site| is_engines(site)).collect();
+        let met: Vec<&Site> = report.coverage.sites.keys().filter(|site| is_engines(site)).collect();
         assert!(met.len() > 10, "{met:?}");
         let unknown: Vec<_> = met.iter().filter(|site| !written.contains_key(**site)).collect();
         assert!(unknown.is_empty(), "{unknown:?}");

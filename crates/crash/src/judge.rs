@@ -11,9 +11,9 @@ mod using;
 
 pub(crate) use using::{remove_everything, use_it};
 
+use crate::coverage::{Coverage, Part};
 use crate::cut::{Choice, Cut, Looked};
 use crate::op::Logs;
-use crate::ran::{Part, Ran};
 use heddle_nvmfs::{MountOptions, Volume, VolumeError, fsck, mount};
 use heddle_pmem::{BLOCK_BYTES, CrashPoint, Model, Pos, Probe, Region};
 use heddle_vfs::tree::Tree;
@@ -76,7 +76,7 @@ pub struct Judge {
     /// Recoveries that were cut themselves.
     pub nested: u64,
     /// What recovery met.
-    pub ran: Ran,
+    pub coverage: Coverage,
 }
 
 /// What an image may hold.
@@ -139,7 +139,7 @@ impl Judge {
             logs,
             names: BTreeSet::new(),
             nested: 0,
-            ran: Ran::default(),
+            coverage: Coverage::default(),
         }
     }
 
@@ -175,9 +175,9 @@ impl Judge {
             };
         }
         let mut later = Vec::new();
-        self.ran.add_thread(Part::Nothing);
+        self.coverage.add_thread(Part::Nothing);
         let failure = without_panic(|| self.passes(cut, words, hash, allowed, &mut later)).err();
-        self.ran.add_thread(Part::Recovery);
+        self.coverage.add_thread(Part::Recovery);
         let block_of = |pos: Pos| pos.0 / BLOCK_BYTES as u64;
         let looked = |pos: Pos| self.probe.was_read(pos) || later.binary_search(&block_of(pos)).is_ok();
         let units =
@@ -261,7 +261,7 @@ impl Judge {
         let volume = mounted(region, self.logs).map_err(|e| format!("it cannot be mounted: {e}"))?;
         simulator.stop_watching();
         volume.abandon();
-        self.ran.add_sites(&simulator);
+        self.coverage.add_sites(&simulator);
         let cuts = std::mem::take(&mut *cuts.lock().unwrap_or_else(PoisonError::into_inner));
         let superblocks = [0, (image.len() / BLOCK_BYTES) as u64 - 1];
         let mut same = false;

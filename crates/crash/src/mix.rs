@@ -1,13 +1,13 @@
 //! All that the rig has, at random, until there are states enough.
 //!
-//! Round by round: in each every variant has two long lists, some sequences of three, a workload of the shelf and a run of several
+//! Round by round: in each every variant has two long lists, some sequences of three, a workload of the corpus and a run of several
 //! threads, under one model of what a power cut may do. A list that fails is made smaller before it is printed.
 
 use crate::cut::Bounds;
 use crate::op::Workload;
 use crate::rig::{Config, Failure, Report};
 use crate::tasks::{Task, run_all};
-use crate::{ace, mixed, shelf, shrink, threads};
+use crate::{ace, corpus, mixed, shrink, threads};
 use heddle_nvmfs::Variant;
 use heddle_pmem::Model;
 use std::time::{Duration, Instant};
@@ -76,10 +76,10 @@ impl Mix {
 
     fn tasks(&self, round: u64, seed: u64, model: Model) -> Vec<Task> {
         let bounds = Bounds { ordered: self.images.unwrap_or(24), random: self.random.unwrap_or(24), seed };
-        let shelf = shelf::workloads();
+        let corpus = corpus::workloads();
         let mut workloads = ace::sequences(3, Some((SEQUENCES, seed)));
         workloads.extend([mixed::list(seed), mixed::list(!seed)]);
-        workloads.push(shelf[round as usize % shelf.len()].clone());
+        workloads.push(corpus[round as usize % corpus.len()].clone());
         let task = |workload: &Workload, variant: &Variant| Task {
             workload: workload.clone(),
             config: Config { variant: *variant, model, bounds, only: None },

@@ -5,7 +5,7 @@
 use crate::cut::Bounds;
 use crate::op::Workload;
 use crate::rig::{Config, Failure, Nobody, run};
-use crate::{ace, faults, scenes, shelf};
+use crate::{ace, corpus, faults, scenes};
 use heddle_nvmfs::Variant;
 use heddle_nvmfs::planted::{Bug, Step, plant};
 use heddle_pmem::Model;
@@ -148,7 +148,7 @@ fn soonest(bug: Bug, model: Model, seed: u64) -> Option<Caught> {
         return found.err().map(|text| Caught { failure: without_a_cut(Variant::Heddle, text), images: 0 });
     }
     let (_, variant, name) = WHERE.iter().find(|(known, ..)| *known == bug)?;
-    let workload = shelf::workload(name)?;
+    let workload = corpus::workload(name)?;
     attempt(bug, *variant, &workload, model, seed)
 }
 
@@ -167,7 +167,7 @@ fn without_a_cut(variant: Variant, text: String) -> Failure {
 
 /// Tries all that the rig has, the variants that suit first, until something catches the bug.
 fn search(bug: Bug, seed: u64) -> Option<Caught> {
-    let workloads: Vec<Workload> = shelf::workloads().into_iter().chain(ace::sequences(1, None)).collect();
+    let workloads: Vec<Workload> = corpus::workloads().into_iter().chain(ace::sequences(1, None)).collect();
     let variants = [Variant::Heddle, Variant::NovaTree, Variant::Nova];
     workloads.iter().find_map(|workload| {
         variants.iter().find_map(|variant| attempt(bug, *variant, workload, Model::Ordered, seed))

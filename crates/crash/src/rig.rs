@@ -5,11 +5,11 @@
 //! too); when the step has returned, and what it came to is known, the images of its cuts are formed and judged: what they hold must be
 //! what the model held before or after the step; after it, once it has returned.
 
+use crate::coverage::{Coverage, Part};
 use crate::cut::{Bounds, Choice, Cut, Looked, Random, choice_text, explore, read_choice};
 use crate::judge::{Allowed, Judge, mounted};
 use crate::op::{Op, Step, Workload};
 use crate::play::Player;
-use crate::ran::{Part, Ran};
 use heddle_nvmfs::{NvmFs, Variant, Volume, format_region, look_first_at};
 use heddle_pmem::{CrashPoint, Model, Pos, Region, Simulator};
 use heddle_vfs::model::ModelFs;
@@ -111,7 +111,7 @@ pub struct Report {
     /// What was found.
     pub failures: Vec<Failure>,
     /// What was met.
-    pub ran: Ran,
+    pub coverage: Coverage,
 }
 
 impl Report {
@@ -122,7 +122,7 @@ impl Report {
         self.images += other.images;
         self.nested += other.nested;
         self.failures.extend(other.failures);
-        self.ran.add(other.ran);
+        self.coverage.add(other.coverage);
     }
 }
 
@@ -201,8 +201,8 @@ pub fn run(workload: &Workload, config: &Config, observer: &mut dyn Observer) ->
         volume.abandon();
     }
     run.report.nested = run.judge.nested;
-    run.report.ran.add_sites(&run.simulator);
-    run.report.ran.add(std::mem::take(&mut run.judge.ran));
+    run.report.coverage.add_sites(&run.simulator);
+    run.report.coverage.add(std::mem::take(&mut run.judge.coverage));
     Ok(run.report)
 }
 
@@ -253,11 +253,11 @@ impl Run<'_> {
             let end = (first..steps.len()).find(|i| steps[*i].op == Op::Remount).unwrap_or(steps.len());
             if let Ok(fs) = self.fs() {
                 let part = &steps[first..end];
-                let ran = Mutex::new(Ran::default());
-                on_threads(&fs, self.config.bounds.seed, part, (setup.len(), &ran), |play| {
+                let coverage = Mutex::new(Coverage::default());
+                on_threads(&fs, self.config.bounds.seed, part, (setup.len(), &coverage), |play| {
                     part.iter().all(|step| self.one(step, &mut model_player, model, play))
                 });
-                self.report.ran.add(ran.into_inner().unwrap_or_else(PoisonError::into_inner));
+                self.report.coverage.add(coverage.into_inner().unwrap_or_else(PoisonError::into_inner));
             }
             if end < steps.len() && self.report.failures.is_empty() {
                 model_player.close_all();
@@ -315,7 +315,7 @@ impl Run<'_> {
             .map_again()
             .map_err(|e| e.to_string())
             .and_then(|region| mounted(region, self.workload.logs).map_err(|e| e.to_string()));
-        self.report.ran.add_thread(if watched { Part::All } else { Part::Nothing });
+        self.report.coverage.add_thread(if watched { Part::All } else { Part::Nothing });
         self.returned();
         self.simulator.stop_watching();
         match mounted {
@@ -467,23 +467,23 @@ pub type PlayOne<'a> = &'a mut dyn FnMut(usize, &Step) -> Result<(), Error>;
 
 /// Gives `work` the means to play steps, each by the thread it names. Those threads stay until `work` has ended, and what the engine
 /// gave them with them.
-/// Of steps behind the first `setup`, what they meet is added to `ran`.
+/// Of steps behind the first `setup`, what they meet is added to `coverage`.
 fn on_threads<R>(
     fs: &NvmFs,
     seed: u64,
     steps: &[&Step],
-    (setup, ran): (usize, &Mutex<Ran>),
+    (setup, coverage): (usize, &Mutex<Coverage>),
     work: impl FnOnce(PlayOne<'_>) -> R,
 ) -> R {
     let player = Mutex::new(Player::new(fs));
     let play = |number: usize, op: &Op| {
-        let mut ran = ran.lock().unwrap_or_else(PoisonError::into_inner);
-        ran.add_thread(Part::Nothing);
+        let mut coverage = coverage.lock().unwrap_or_else(PoisonError::into_inner);
+        coverage.add_thread(Part::Nothing);
         let played = crate::judge::without_panic(|| {
             Ok(player.lock().unwrap_or_else(PoisonError::into_inner).play(number, op))
         })
         .unwrap_or_else(|panic| Err(Error::Io(panic)));
-        ran.add_thread(if number > setup { Part::All } else { Part::Nothing });
+        coverage.add_thread(if number > setup { Part::All } else { Part::Nothing });
         played
     };
     let mut threads: Vec<u32> = steps.iter().map(|s| s.thread).filter(|t| *t != 0).collect();

@@ -11,14 +11,14 @@ pub mod heads;
 #[cfg(feature = "planted")]
 pub mod recopied;
 
+#[cfg(feature = "planted")]
+use crate::coverage::Coverage;
 use crate::cut::{Bounds, Cut, choice_text, explore};
 use crate::judge::{Allowed, Judge, options};
 use crate::op::{File, Logs, Op};
 use crate::play::Player;
 #[cfg(feature = "planted")]
-use crate::ran::Ran;
-#[cfg(feature = "planted")]
-use crate::remake;
+use crate::reformat;
 use crate::rig::{Failure, IMAGE_BYTES, model_like};
 #[cfg(feature = "planted")]
 use heddle_nvmfs::NvmFs;
@@ -33,12 +33,12 @@ use std::time::Duration;
 
 /// A scene: what is wrong, if anything, and what was met.
 #[cfg(feature = "planted")]
-pub type Scene = fn(Model) -> Result<(Option<Failure>, Ran), String>;
+pub type Scene = fn(Model) -> Result<(Option<Failure>, Coverage), String>;
 
 /// Of `heddle`; with nothing planted nothing is wrong.
 #[cfg(feature = "planted")]
 pub const SCENES: [(&str, Scene); 3] = [
-    ("mkfs over another file system", |model| remake::remade(Variant::Heddle, model)),
+    ("mkfs over another file system", |model| reformat::reformatted(Variant::Heddle, model)),
     ("a block of heads", |model| heads::head_block_linked(Variant::Heddle, model)),
     ("an edge copied anew", |model| recopied::edge_copied_anew(Variant::Heddle, model)),
 ];

@@ -134,7 +134,7 @@ pub fn run(config: &Config) -> Result<Report, String> {
     let end = Cut { step: 0, returned: true, fence: 0, point: simulator.crash_point(), id: u64::MAX };
     cuts.push((end, clock.progress()));
     let mut report = Report::default();
-    report.ran.add_sites(&simulator);
+    report.coverage.add_sites(&simulator);
     let history = History::explore(&calls, |model_calls| replay(&fs, &setup, model_calls));
     volume.abandon();
     judge_all(config, cuts, &history, &calls, &mut report);

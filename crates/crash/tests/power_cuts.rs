@@ -1,8 +1,8 @@
-//! Power cuts in a part of the shelf, every variant, a few images a cut. All of it: `cargo xtask crash`.
+//! Power cuts in a part of the corpus, every variant, a few images a cut. All of it: `cargo xtask crash`.
 
 use heddle_crash::cut::Bounds;
 use heddle_crash::rig::{Config, Judged, Nobody, Observer, Report, run};
-use heddle_crash::{shelf, text};
+use heddle_crash::{corpus, text};
 use heddle_nvmfs::Variant;
 use heddle_pmem::Model;
 
@@ -13,7 +13,7 @@ fn config(variant: Variant, model: Model) -> Config {
 fn survives(variant: Variant, names: &[&str]) {
     let mut sum = Report::default();
     for name in names {
-        let workload = shelf::workload(name).unwrap();
+        let workload = corpus::workload(name).unwrap();
         sum.add(run(&workload, &config(variant, Model::Ordered), &mut Nobody).unwrap());
     }
     println!("{}: {} cuts, {} states, {} images", variant.name(), sum.cuts, sum.states, sum.images);
@@ -53,7 +53,7 @@ fn heddle_survives_a_power_cut_at_every_fence() {
     );
 }
 
-/// Two pages out of the middle, two in at the front. More of it: the shelf's `shifts`.
+/// Two pages out of the middle, two in at the front. More of it: the corpus' `shifts`.
 #[test]
 fn a_collapse_cut_by_power_is_done_or_not() {
     let workload = text::parse(
@@ -69,13 +69,13 @@ fn a_collapse_cut_by_power_is_done_or_not() {
     }
 }
 
-/// All of the shelf: `cargo xtask crash --model process`.
+/// All of the corpus: `cargo xtask crash --model process`.
 #[test]
 fn a_death_between_any_two_stores_loses_nothing_that_returned() {
     let mut sum = Report::default();
     for variant in Variant::ALL {
         for name in ["renames", "remounts"] {
-            let workload = shelf::workload(name).unwrap();
+            let workload = corpus::workload(name).unwrap();
             sum.add(run(&workload, &config(variant, Model::Process), &mut Nobody).unwrap());
         }
     }
@@ -117,7 +117,7 @@ fn cuts_that_lose_nothing_or_everything_survive_in_every_memory_model() {
 
 #[test]
 fn a_run_is_the_same_for_a_seed() {
-    let workload = shelf::workload("renames").unwrap();
+    let workload = corpus::workload("renames").unwrap();
     let run = || {
         let report = run(&workload, &config(Variant::Heddle, Model::Ordered), &mut Nobody).unwrap();
         (report.cuts, report.states, report.images)
@@ -226,7 +226,7 @@ fn crash_a_creation_that_was_cut_changed_the_directorys_mtime() {
 /// Which lane a thread got decided where its blocks lay, and so which images were chosen: one process in some saw a planted bug no more.
 #[test]
 fn a_run_is_the_same_whatever_lane_its_thread_had_before() {
-    let workload = shelf::workload("threads").unwrap();
+    let workload = corpus::workload("threads").unwrap();
     let figures = |lane: u32| {
         heddle_nvmfs::look_first_at(lane);
         let mut chosen = Vec::new();

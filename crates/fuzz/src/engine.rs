@@ -2,8 +2,8 @@
 //!
 //! Everything follows from the seed and from what the code under test does: no clock decides.
 
-use crate::board::{Board, INPUT_MAX};
 use crate::coverage::Coverage;
+use crate::shared_page::{INPUT_MAX, SharedPage};
 use crate::targets::Target;
 use heddle_crash::cut::Random;
 use rustix::time::{ClockId, clock_gettime};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Inputs that are kept at most: beyond, an old one makes room.
 const CORPUS_MAX: usize = 20_000;
-/// Inputs between two notes on the board.
+/// Inputs between two notes in the shared page.
 const NOTE_EVERY: u64 = 32;
 
 /// How long.
@@ -34,7 +34,7 @@ pub fn processor_time() -> Duration {
 
 struct Loop<'a> {
     target: &'a mut dyn Target,
-    board: &'a Board,
+    shared_page: &'a SharedPage,
     dir: PathBuf,
     coverage: Coverage,
     signals: HashSet<u64>,
@@ -43,9 +43,9 @@ struct Loop<'a> {
 }
 
 /// Tries inputs. One that breaks a promise ends the process.
-pub fn run(target: &mut dyn Target, board: &Board, dir: &Path, seed: u64, bounds: Bounds) {
+pub fn run(target: &mut dyn Target, shared_page: &SharedPage, dir: &Path, seed: u64, bounds: Bounds) {
     let mut this = Loop {
-        board,
+        shared_page,
         dir: dir.to_path_buf(),
         coverage: Coverage::new(),
         signals: HashSet::new(),
@@ -89,7 +89,7 @@ pub fn hash(input: &[u8]) -> u64 {
 
 impl Loop<'_> {
     fn attempt(&mut self, input: &[u8], keep: bool) {
-        self.board.begin(input);
+        self.shared_page.begin(input);
         self.coverage.reset();
         let signal = self.target.run(input).unwrap_or_else(|broken| panic!("{broken}"));
         let new = if self.coverage.counts() { self.coverage.is_new() } else { self.signals.insert(signal) };
@@ -111,7 +111,7 @@ impl Loop<'_> {
 
     fn note(&self) {
         let millis = processor_time().as_millis() as u64;
-        self.board.note(millis, self.corpus.len() as u64, self.coverage.edges as u64);
+        self.shared_page.note(millis, self.corpus.len() as u64, self.coverage.edges as u64);
     }
 
     /// An input of the corpus, changed in a few places. New ones are taken more often than old ones.

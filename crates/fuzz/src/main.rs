@@ -5,16 +5,16 @@
 //! inputs, here. `cargo xtask fuzz` builds it with counters, so that it knows which inputs lead somewhere new.
 #![warn(missing_docs)]
 
-mod board;
 mod coverage;
 mod engine;
 mod image;
+mod shared_page;
 mod targets;
 mod watch;
 
-use board::Board;
 use engine::Bounds;
 use rustix::process::{Resource, Rlimit, setrlimit};
+use shared_page::SharedPage;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -151,7 +151,7 @@ fn replay(row: &Row, paths: &[PathBuf]) -> Result<bool> {
 
 /// `--child TARGET BOARD CORPUS SEED INPUTS MILLISECONDS`
 fn child(args: &[String]) -> Result<()> {
-    let [target, board, corpus, numbers @ ..] = args else {
+    let [target, shared_page, corpus, numbers @ ..] = args else {
         return Err("--child is for heddle-fuzz itself".into());
     };
     let numbers: Vec<u64> = numbers.iter().filter_map(|text| text.parse().ok()).collect();
@@ -167,12 +167,12 @@ fn child(args: &[String]) -> Result<()> {
         told(info);
         std::process::abort();
     }));
-    let board = Board::open(Path::new(board)).map_err(|e| e.to_string())?;
+    let shared_page = SharedPage::open(Path::new(shared_page)).map_err(|e| e.to_string())?;
     let row = row(target)?;
     let mut target = (row.make)(inputs > row.short);
     engine::run(
         &mut *target,
-        &board,
+        &shared_page,
         Path::new(corpus),
         seed,
         Bounds { inputs, time: Duration::from_millis(millis) },

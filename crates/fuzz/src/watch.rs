@@ -1,10 +1,10 @@
 //! Runs the loop in a process of its own, sees how it ends, and keeps what ended it.
 //!
-//! A panic, an abort, a signal, too much memory: the process dies, and the input is on the board. A hang: the process stays with one
+//! A panic, an abort, a signal, too much memory: the process dies, and the input is in the shared page. A hang: the process stays with one
 //! input for too long. After a finding the next process goes on with another seed.
 
-use crate::board::Board;
 use crate::engine::{Bounds, hash};
+use crate::shared_page::SharedPage;
 use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -59,36 +59,36 @@ impl Watch {
         let (corpus, findings) = (self.dir.join("corpus"), self.dir.join("findings"));
         std::fs::create_dir_all(&corpus)?;
         std::fs::create_dir_all(&findings)?;
-        let board_path = self.dir.join("board");
-        let _ = std::fs::remove_file(&board_path);
-        let board = Board::open(&board_path)?;
+        let shared_page_path = self.dir.join("shared-page");
+        let _ = std::fs::remove_file(&shared_page_path);
+        let shared_page = SharedPage::open(&shared_page_path)?;
         let mut report = Report::default();
         for round in 0.. {
             let left = Bounds {
-                inputs: self.bounds.inputs.saturating_sub(board.inputs()),
+                inputs: self.bounds.inputs.saturating_sub(shared_page.inputs()),
                 time: self.bounds.time.saturating_sub(report.time),
             };
             let errors = self.dir.join("words");
-            board.note(0, report.kept, report.edges);
+            shared_page.note(0, report.kept, report.edges);
             let mut child = Command::new(std::env::current_exe()?)
                 .arg("--child")
                 .arg(&self.target)
-                .args([&board_path, &corpus])
+                .args([&shared_page_path, &corpus])
                 .args([self.seed + round, left.inputs, left.time.as_millis() as u64].map(|n| n.to_string()))
                 .stderr(File::create(&errors)?)
                 .stdin(Stdio::null())
                 .env("RUST_BACKTRACE", "0")
                 .spawn()?;
-            let ended = end_of(&mut child, &board)?;
-            let [millis, kept, edges] = board.noted();
+            let ended = end_of(&mut child, &shared_page)?;
+            let [millis, kept, edges] = shared_page.noted();
             report.time += Duration::from_millis(millis);
             (report.kept, report.edges) = (kept, edges);
-            report.inputs = board.inputs();
+            report.inputs = shared_page.inputs();
             if ended.is_some_and(|status| status.success()) {
                 break;
             }
             report.endings += 1;
-            let (input, said) = (board.input(), last_words(ended, &errors));
+            let (input, said) = (shared_page.input(), last_message(ended, &errors));
             if !report.findings.iter().any(|(_, earlier)| alike(earlier) == alike(&said)) {
                 let path = findings.join(format!("{:016x}", hash(&input)));
                 std::fs::write(&path, &input)?;
@@ -103,14 +103,14 @@ impl Watch {
 }
 
 /// Waits for its end; `None`: it was stuck, and has been killed.
-fn end_of(child: &mut Child, board: &Board) -> io::Result<Option<ExitStatus>> {
+fn end_of(child: &mut Child, shared_page: &SharedPage) -> io::Result<Option<ExitStatus>> {
     let (mut inputs, mut looks) = (u64::MAX, 0);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
         std::thread::sleep(LOOK_EVERY);
-        let now = board.inputs();
+        let now = shared_page.inputs();
         looks = if now == inputs { looks + 1 } else { 0 };
         inputs = now;
         if looks > LOOKS_MAX {
@@ -127,7 +127,7 @@ fn alike(said: &str) -> String {
     words.chars().filter(|c| c.is_ascii_alphabetic() || c.is_whitespace()).take(300).collect()
 }
 
-fn last_words(ended: Option<ExitStatus>, errors: &Path) -> String {
+fn last_message(ended: Option<ExitStatus>, errors: &Path) -> String {
     let said = std::fs::read(errors).unwrap_or_default();
     let said = String::from_utf8_lossy(&said[said.len().saturating_sub(WORDS_MAX)..]).into_owned();
     match ended {

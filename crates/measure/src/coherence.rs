@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> Result<()> {
             element_bytes: told.element_bytes,
             what: told.what,
             site: (told.site.file(), told.site.line()),
-            ground: told.ground,
+            background: told.background,
         });
     });
     let (files, rounds) = scale(workload, args.workers);
@@ -81,7 +81,7 @@ fn scale(workload: Workload, workers: usize) -> (u32, Rounds) {
 
 fn open(variant: Variant, bytes: u64) -> Result<heddle_fxmark::Session> {
     let region = Region::anonymous(bytes)?;
-    watch::name_ground(region.base_address(), bytes as usize, "region");
+    watch::name_background(region.base_address(), bytes as usize, "region");
     format_region(&region, variant)?;
     let locks = Setup::default();
     let options = MountOptions {
@@ -100,7 +100,7 @@ impl Watch for Turns {
     fn worker_starts(&self, _worker: usize) {
         forget_foreign_heap();
         if let Some((address, bytes)) = stack() {
-            watch::name_ground(address, bytes, "stack or thread-local data");
+            watch::name_background(address, bytes, "stack or thread-local data");
         }
     }
 

@@ -30,7 +30,7 @@ use heddle_nvmfs::counters::{Kind, SAMPLED_EVERY};
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{Variant, client};
 use heddle_vfs::{FileSystem, Ino};
-use processes::children::{House, ROLE, Role, image, start};
+use processes::children::{ROLE, Role, SharedMount, image, start};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -42,11 +42,11 @@ fn the_child_that_plays_a_role() {
 
 #[test]
 fn what_one_process_writes_another_reads() {
-    let house = House::new(64 << 20);
-    let fs = house.fs();
+    let shared = SharedMount::new(64 << 20);
+    let fs = shared.fs();
     let file = fs.new_file(Ino::ROOT, "f");
     fs.write(&file, 0, &[7; 10_000]).unwrap();
-    start(&house, "reads-7-writes-8").succeeds();
+    start(&shared, "reads-7-writes-8").succeeds();
     assert_eq!(fs.read_vec(&file, 0, 20_000), [8; 12_000]);
     assert_eq!(fs.size(&fs.open_file(Ino::ROOT, "made-by-the-client")), 5);
     fs.release(file);
@@ -123,8 +123,8 @@ fn a_mount_that_lets_nobody_attach_can_be_looked_at() {
 
 #[test]
 fn two_attachments_of_one_process_are_one_file_system() {
-    let house = House::new(64 << 20);
-    let (here, there) = (house.fs(), client::attach(house.socket()).unwrap());
+    let shared = SharedMount::new(64 << 20);
+    let (here, there) = (shared.fs(), client::attach(shared.socket()).unwrap());
     let file = here.new_file(Ino::ROOT, "f");
     let seen = there.open_file(Ino::ROOT, "f");
     for round in 0..100u8 {
@@ -139,14 +139,14 @@ fn two_attachments_of_one_process_are_one_file_system() {
 fn reads_see_writes_of_other_processes_whole_or_not_at_all() {
     let reads = env("HEDDLE_TORN_READS", 3000);
     for (offset, len) in [(0, 4096), (100, 16 << 10), (1000, 256 << 10)] {
-        let house = House::new(64 << 20);
-        let file = house.fs().new_file(Ino::ROOT, "torn");
-        house.fs().write(&file, 0, &vec![1; 300 << 10]).unwrap();
+        let shared = SharedMount::new(64 << 20);
+        let file = shared.fs().new_file(Ino::ROOT, "torn");
+        shared.fs().write(&file, 0, &vec![1; 300 << 10]).unwrap();
         // Of two readers; the largest costs some fifty times the smallest.
         let each = (if len > 64 << 10 { reads / 10 } else { reads }).div_ceil(2);
-        let writers: Vec<_> = (0..2).map(|_| start(&house, &format!("stamps {offset} {len}"))).collect();
+        let writers: Vec<_> = (0..2).map(|_| start(&shared, &format!("stamps {offset} {len}"))).collect();
         let readers: Vec<_> =
-            (0..2).map(|_| start(&house, &format!("checks {offset} {len} {each}"))).collect();
+            (0..2).map(|_| start(&shared, &format!("checks {offset} {len} {each}"))).collect();
         readers.into_iter().for_each(|reader| reader.succeeds_within(Duration::from_secs(3600)));
         println!("{len} bytes at {offset}: {} reads, none torn", 2 * each);
         for mut writer in writers {
@@ -157,11 +157,11 @@ fn reads_see_writes_of_other_processes_whole_or_not_at_all() {
 
 #[test]
 fn appends_of_several_processes_neither_overlap_nor_get_lost() {
-    let house = House::new(128 << 20);
-    let file = house.fs().new_file(Ino::ROOT, "log");
-    let appenders: Vec<_> = (0..4).map(|who| start(&house, &format!("appends {who} 500"))).collect();
+    let shared = SharedMount::new(128 << 20);
+    let file = shared.fs().new_file(Ino::ROOT, "log");
+    let appenders: Vec<_> = (0..4).map(|who| start(&shared, &format!("appends {who} 500"))).collect();
     appenders.into_iter().for_each(Role::succeeds);
-    let bytes = house.fs().read_vec(&file, 0, house.fs().size(&file) as usize);
+    let bytes = shared.fs().read_vec(&file, 0, shared.fs().size(&file) as usize);
     let (mut at, mut seen) = (0, std::collections::BTreeSet::new());
     while at < bytes.len() {
         let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
@@ -175,47 +175,47 @@ fn appends_of_several_processes_neither_overlap_nor_get_lost() {
 
 #[test]
 fn an_image_locked_by_a_living_process_is_not_adopted() {
-    let house = House::unmounted(16 << 20);
-    let mut owner = processes::children::start_at(house.socket(), "mounts-for-itself");
-    while !house.place().join("mounted").exists() {
+    let shared = SharedMount::unmounted(16 << 20);
+    let mut owner = processes::children::start_at(shared.socket(), "mounts-for-itself");
+    while !shared.place().join("mounted").exists() {
         assert!(owner.0.try_wait().unwrap().is_none(), "it did not mount");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let refused = heddle_nvmfs::adopt::adopt(&house.place().join("image")).err().unwrap();
+    let refused = heddle_nvmfs::adopt::adopt(&shared.place().join("image")).err().unwrap();
     assert!(matches!(refused, AdoptError::Served { .. }), "{refused}");
     drop(owner);
     // Nor one that this very process has.
-    let house = House::new(16 << 20);
-    let refused = heddle_nvmfs::adopt::adopt(&house.place().join("image")).err().unwrap();
+    let shared = SharedMount::new(16 << 20);
+    let refused = heddle_nvmfs::adopt::adopt(&shared.place().join("image")).err().unwrap();
     assert!(matches!(refused, AdoptError::Served { .. }), "{refused}");
 }
 
 #[test]
 fn unmounting_under_clients_fails_their_calls_and_leaves_it_clean() {
-    let mut house = House::new(32 << 20);
-    let file = house.fs().new_file(Ino::ROOT, "f");
-    house.fs().release(file);
-    let clients: Vec<_> = (0..2).map(|_| start(&house, "writes-until-unmounted")).collect();
-    let began = |client: &Role| house.socket().with_extension(format!("began-{}", client.pid())).exists();
+    let mut shared = SharedMount::new(32 << 20);
+    let file = shared.fs().new_file(Ino::ROOT, "f");
+    shared.fs().release(file);
+    let clients: Vec<_> = (0..2).map(|_| start(&shared, "writes-until-unmounted")).collect();
+    let began = |client: &Role| shared.socket().with_extension(format!("began-{}", client.pid())).exists();
     while !clients.iter().all(began) {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(20));
-    house.unmount();
-    let region = image(house.place());
+    shared.unmount();
+    let region = image(shared.place());
     let info =
-        heddle_nvmfs::inspect(house.place(), region.len_bytes(), &|at, into| region.read(at, into)).unwrap();
+        heddle_nvmfs::inspect(shared.place(), region.len_bytes(), &|at, into| region.read(at, into)).unwrap();
     assert!(info.clean, "the image was not marked clean");
     clients.into_iter().for_each(Role::succeeds);
 }
 
 #[test]
 fn clients_may_execute_fork_and_close_what_they_like() {
-    let house = House::new(64 << 20);
-    let fs = house.fs();
+    let shared = SharedMount::new(64 << 20);
+    let fs = shared.fs();
     let file = fs.new_file(Ino::ROOT, "f");
     for role in ["executes-something-else", "closes-its-descriptors", "forks"] {
-        let mut client = start(&house, role);
+        let mut client = start(&shared, role);
         assert!(client.ends(Duration::from_secs(60)).success(), "{role}: its own output says why");
         let began = Instant::now();
         fs.write(&file, 0, &vec![6; 30_000]).unwrap();

@@ -49,19 +49,19 @@ fn check(image: &Path, when: &str) {
 }
 
 /// All threads and what they know.
-struct Crew {
+struct WorkerPool {
     workers: Vec<Worker>,
     shared: Shared,
 }
 
-impl Crew {
-    fn new(fs: &NvmFs, threads: u64, seed: u64) -> Crew {
+impl WorkerPool {
+    fn new(fs: &NvmFs, threads: u64, seed: u64) -> WorkerPool {
         let workers = (0..threads).map(|n| Worker::new(fs, n, seed)).collect();
-        Crew { workers, shared: Shared::new(fs, threads) }
+        WorkerPool { workers, shared: Shared::new(fs, threads) }
     }
 
     fn work(&mut self, fs: &NvmFs, until: Instant) {
-        let Crew { workers, shared } = self;
+        let WorkerPool { workers, shared } = self;
         std::thread::scope(|scope| {
             for (worker, ranges) in workers.iter_mut().zip(shared.ranges()) {
                 scope.spawn(move || worker.work(fs, ranges, until));
@@ -85,14 +85,14 @@ fn soak(variant: Variant, place: &Path) {
     format_region(&region, variant).unwrap();
     drop(region);
     let mut volume = open(&image, 0);
-    let mut crew = Crew::new(&volume.fs(), env("HEDDLE_SOAK_THREADS", 8), seed);
+    let mut pool = WorkerPool::new(&volume.fs(), env("HEDDLE_SOAK_THREADS", 8), seed);
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut rounds = 0;
     while Instant::now() < end {
         let fs = volume.fs();
-        crew.work(&fs, end.min(Instant::now() + round));
+        pool.work(&fs, end.min(Instant::now() + round));
         let what = format!("{} round {rounds}, seed {seed}", variant.name());
-        crew.compare(&fs, &format!("{what}, before the remount"));
+        pool.compare(&fs, &format!("{what}, before the remount"));
         drop(fs);
         if rounds % 2 == 0 {
             volume.abandon()
@@ -102,10 +102,10 @@ fn soak(variant: Variant, place: &Path) {
         check(&image, &what);
         rounds += 1;
         volume = open(&image, rounds);
-        crew.compare(&volume.fs(), &format!("{what}, after the remount"));
+        pool.compare(&volume.fs(), &format!("{what}, after the remount"));
     }
-    let calls: u64 = crew.workers.iter().map(|w| w.calls).sum();
-    let refused: u64 = crew.workers.iter().map(|w| w.refused).sum();
+    let calls: u64 = pool.workers.iter().map(|w| w.calls).sum();
+    let refused: u64 = pool.workers.iter().map(|w| w.refused).sum();
     println!("{}: {rounds} remounts, {calls} calls, {refused} refused for want of space", variant.name());
     assert!(calls > 100 && rounds > 0, "nothing was done");
     assert!(refused > 0 || seconds < LONG_SECONDS, "the image was never full");

@@ -30,7 +30,7 @@ use crate::geometry::{BadGeometry, DEPTH_MAX, Geometry, Segments};
 use crate::head::{Access, Held, LockHead};
 use crate::wait::{Mode, Waiter, may_pass, wake};
 use crate::{Error, RangeLock, word};
-use cursor::{Cursor, Place};
+use cursor::{Cursor, Found};
 
 /// A radix tree of lock words.
 #[derive(Clone, Debug)]
@@ -147,7 +147,7 @@ impl SrlTree {
         let mut cursor = Cursor::new(self, arena, head);
         while segment <= last {
             match cursor.locate(segment, last, open) {
-                Ok(Place::Words(words)) => {
+                Ok(Found::Words(words)) => {
                     for word in words {
                         while !word::try_lock(word, access) {
                             waiter.pause(arena.offset_of(word).raw(), || word::holder(word, access));
@@ -155,7 +155,7 @@ impl SrlTree {
                     }
                     segment += words.len() as u64;
                 }
-                Ok(Place::Slot { slot, last, covered }) => {
+                Ok(Found::Slot { slot, last, covered }) => {
                     if slot::try_lock(slot, access, covered) {
                         segment = last + 1;
                     } else {
@@ -189,11 +189,11 @@ impl SrlTree {
         let mut segment = first;
         while segment <= last {
             match cursor.locate(segment, last, false).expect("what is held exists and needs no memory") {
-                Place::Words(words) => {
+                Found::Words(words) => {
                     self.release_words(arena, words, access);
                     segment += words.len() as u64;
                 }
-                Place::Slot { slot, last, .. } => {
+                Found::Slot { slot, last, .. } => {
                     if slot::unlock(slot, access) {
                         wake(self.mode, arena, arena.offset_of(slot).raw());
                     }
@@ -228,7 +228,7 @@ impl RangeLock for SrlTree {
         let mut segment = first;
         let mut place = 0;
         if may_pass(self.mode, head, access) {
-            while let Ok(Place::Words(words)) = cursor.locate(segment, last, open) {
+            while let Ok(Found::Words(words)) = cursor.locate(segment, last, open) {
                 if words.len() as u64 == last - first + 1 {
                     place = arena.offset_of(&words[0]).raw();
                 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::place::{Place, said};
+use super::test_dir::{TestDir, said};
 use super::{App, Figure, Length, figure, tree};
 
 pub const TAR: App = App {
@@ -36,8 +36,8 @@ pub const CP: App = App {
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The tree that is copied, beside the place.
-fn source(place: &Place, length: Length) -> Result<PathBuf> {
-    let source = place.aside("source");
+fn source(test_dir: &TestDir, length: Length) -> Result<PathBuf> {
+    let source = test_dir.aside("source");
     tree::make(&source, length.pick(200, 3_000))?;
     Ok(source)
 }
@@ -46,34 +46,34 @@ fn rate(names: usize, began: Instant) -> Figure {
     figure("names copied", "names/s", names as f64 / began.elapsed().as_secs_f64())
 }
 
-fn tar(place: &Place, length: Length) -> Result<Vec<Figure>> {
-    let source = source(place, length)?;
+fn tar(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
+    let source = source(test_dir, length)?;
     let began = Instant::now();
     said(
-        place
+        test_dir
             .command("tar")
             .args(["--format=posix", "--sparse", "-cf", "archive.tar", "-C"])
             .arg(&source)
             .arg("."),
         LIMIT,
     )?;
-    std::fs::create_dir(place.dir.join("out"))?;
-    said(place.command("tar").args(["--same-owner", "-xpf", "archive.tar", "-C", "out"]), LIMIT)?;
-    let names = tree::compare(&place.dir.join("out"), &source)?;
+    std::fs::create_dir(test_dir.dir.join("out"))?;
+    said(test_dir.command("tar").args(["--same-owner", "-xpf", "archive.tar", "-C", "out"]), LIMIT)?;
+    let names = tree::compare(&test_dir.dir.join("out"), &source)?;
     let figures = vec![rate(names, began)];
     // The archive itself, past the bypass.
-    said(place.plain("tar").args(["-df", "archive.tar", "-C"]).arg(&source), LIMIT)?;
+    said(test_dir.plain("tar").args(["-df", "archive.tar", "-C"]).arg(&source), LIMIT)?;
     Ok(figures)
 }
 
-fn rsync(place: &Place, length: Length) -> Result<Vec<Figure>> {
-    let source = source(place, length)?;
+fn rsync(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
+    let source = source(test_dir, length)?;
     let from = format!("{}/", source.display());
     // Without the last one it takes times of one second for the same.
     let args = ["-aHAXS", "--no-inc-recursive", "--modify-window=-1"];
     let began = Instant::now();
-    said(place.command("rsync").args(args).args([from.as_str(), "out/"]), LIMIT)?;
-    let out = place.dir.join("out");
+    said(test_dir.command("rsync").args(args).args([from.as_str(), "out/"]), LIMIT)?;
+    let out = test_dir.dir.join("out");
     let figures = vec![rate(tree::compare(&out, &source)?, began)];
     // Some files change in the middle, and are mended in place.
     for n in (0..200).step_by(3) {
@@ -84,25 +84,26 @@ fn rsync(place: &Place, length: Length) -> Result<Vec<Figure>> {
         }
     }
     said(
-        place.command("rsync").args(args).args(["--inplace", "--no-whole-file", "--no-S", &from, "out/"]),
+        test_dir.command("rsync").args(args).args(["--inplace", "--no-whole-file", "--no-S", &from, "out/"]),
         LIMIT,
     )?;
     tree::compare(&out, &source)?;
-    let differences = said(place.plain("rsync").args(args).args(["-nic", "--delete", &from, "out/"]), LIMIT)?;
+    let differences =
+        said(test_dir.plain("rsync").args(args).args(["-nic", "--delete", &from, "out/"]), LIMIT)?;
     ensure!(differences.is_empty(), "rsync -c finds differences: {differences}");
     Ok(figures)
 }
 
-fn cp(place: &Place, length: Length) -> Result<Vec<Figure>> {
-    let source = source(place, length)?;
+fn cp(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
+    let source = source(test_dir, length)?;
     let copy = |command: &mut Command, from: &std::path::Path, to: &str| {
         said(command.arg("-a").arg(from).arg(to), LIMIT)
     };
     let began = Instant::now();
-    copy(&mut place.command("cp"), &source, "first")?;
-    copy(&mut place.command("cp"), &place.dir.join("first"), "second")?;
-    let took = rate(2 * tree::compare(&place.dir.join("second"), &source)?, began);
-    tree::compare(&place.dir.join("first"), &source)?;
-    said(place.plain("diff").arg("-r").arg(&source).arg("second"), LIMIT)?;
+    copy(&mut test_dir.command("cp"), &source, "first")?;
+    copy(&mut test_dir.command("cp"), &test_dir.dir.join("first"), "second")?;
+    let took = rate(2 * tree::compare(&test_dir.dir.join("second"), &source)?, began);
+    tree::compare(&test_dir.dir.join("first"), &source)?;
+    said(test_dir.plain("diff").arg("-r").arg(&source).arg("second"), LIMIT)?;
     Ok(vec![took])
 }

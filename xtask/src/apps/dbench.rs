@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::place::{Place, said};
+use super::test_dir::{TestDir, said};
 use super::{App, Figure, Length, figure, tree};
 
 pub const APP: App = App {
@@ -18,9 +18,9 @@ pub const APP: App = App {
 const LIMIT: Duration = Duration::from_secs(180);
 const CLIENTS: &str = "4";
 
-fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
-    let mut command = place.command("dbench");
-    command.args(["-t", length.pick("2", "10"), "--skip-cleanup", "-D"]).arg(&place.dir).arg(CLIENTS);
+fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
+    let mut command = test_dir.command("dbench");
+    command.args(["-t", length.pick("2", "10"), "--skip-cleanup", "-D"]).arg(&test_dir.dir).arg(CLIENTS);
     let out = said(&mut command, LIMIT)?;
     // It can do without the semaphore that lets its clients begin at once, which is no file.
     let failed = |line: &str| line.contains("failed") && !line.contains("barrier semaphore");
@@ -30,14 +30,14 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
         .find_map(|line| line.strip_prefix("Throughput ")?.split_whitespace().next()?.parse().ok());
     let rate: f64 = rate.with_context(|| format!("dbench said: {out}"))?;
     // What it writes is zeros and nothing else, so a byte of another file would show.
-    let clients = place.dir.join("clients");
+    let clients = test_dir.dir.join("clients");
     let files = tree::bytes_are(&clients, 0)?;
     ensure!(files > 20, "only {files} files are left");
-    let copy = place.aside("copy");
-    said(place.command("cp").arg("-a").arg(&clients).arg(&copy), LIMIT)?;
+    let copy = test_dir.aside("copy");
+    said(test_dir.command("cp").arg("-a").arg(&clients).arg(&copy), LIMIT)?;
     tree::compare(&clients, &copy)
         .context("through the mount, against a copy made as the program sees it")?;
-    place.remount()?;
+    test_dir.remount()?;
     tree::compare(&clients, &copy).context("after the next mount")?;
     Ok(vec![figure("4 clients", "MB/s", rate)])
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::place::{Place, said};
+use super::test_dir::{TestDir, said};
 use super::{App, Figure, Length, figure};
 
 pub const APP: App = App {
@@ -23,7 +23,7 @@ const WRITERS: u64 = 4;
 /// Writers that are timed.
 const TIMED: u64 = 2;
 
-fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
+fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
     let part = length.pick(4 << 20, 64 << 20);
     // Blocks of all lengths up to a request's, so that edges of pages are shared by two calls.
     let sizes = "--bsrange=512-64k";
@@ -31,10 +31,10 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
         let args = ["--rw=randrw", sizes, "--verify=crc32c", how].map(str::to_owned);
         [shared(WRITERS, part), args.to_vec()].concat()
     };
-    let wrote = fio(place, place.command("fio"), &verified("--do_verify=1"))?;
+    let wrote = fio(test_dir, test_dir.command("fio"), &verified("--do_verify=1"))?;
     ensure!(of(&wrote, "write", "total_ios")? > 0.0, "nothing was written");
     // Again from the file alone, and past the bypass.
-    fio(place, place.plain("fio"), &verified("--verify_only=1"))?;
+    fio(test_dir, test_dir.plain("fio"), &verified("--verify_only=1"))?;
     let seconds = format!("--runtime={}", length.pick(1, 5));
     let mut figures = Vec::new();
     for (what, rw) in [
@@ -42,7 +42,7 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
         ("2 processes read 4 KiB of one file", "--rw=randread"),
     ] {
         let timed = [rw, "--bs=4k", "--time_based=1", &seconds, "--norandommap=1"].map(str::to_owned);
-        let ran = fio(place, place.command("fio"), &[shared(TIMED, part), timed.to_vec()].concat())?;
+        let ran = fio(test_dir, test_dir.command("fio"), &[shared(TIMED, part), timed.to_vec()].concat())?;
         figures.push(figure(
             what,
             "k calls/s",
@@ -72,14 +72,14 @@ fn shared(processes: u64, part: u64) -> Vec<String> {
     args
 }
 
-fn fio(place: &Place, mut command: Command, args: &[String]) -> Result<Value> {
+fn fio(test_dir: &TestDir, mut command: Command, args: &[String]) -> Result<Value> {
     command.args(["--output-format=json", "--verify_state_save=0", "--verify_fatal=1"]);
     command.args(args);
     let out = said(&mut command, LIMIT)?;
     // Notes may come before it.
     let json = out.find('{').map(|at| &out[at..]).unwrap_or_default();
     let value: Value =
-        serde_json::from_str(json).with_context(|| format!("fio on {} said: {out}", place.kind.name()))?;
+        serde_json::from_str(json).with_context(|| format!("fio on {} said: {out}", test_dir.kind.name()))?;
     let errors = value["jobs"][0]["error"].as_i64();
     ensure!(errors == Some(0), "fio ended with error {errors:?}");
     Ok(value)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::place::{Place, said, same};
+use super::test_dir::{TestDir, said, same};
 use super::{App, Figure, Length, figure, tree};
 
 pub const APP: App = App {
@@ -20,11 +20,11 @@ pub const APP: App = App {
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
-    let (source, commits) = (place.aside("source"), length.pick(5, 20));
+fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
+    let (source, commits) = (test_dir.aside("source"), length.pick(5, 20));
     tree::make(&source, length.pick(200, 2_000))?;
     let plain = || {
-        let mut command = place.plain("git");
+        let mut command = test_dir.plain("git");
         command.arg("-C").arg(&source);
         command
     };
@@ -37,16 +37,16 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
     let began = Instant::now();
     let url = format!("file://{}", source.display());
     said(
-        place.command("git").args(["-c", "protocol.file.allow=always", "clone", "-q", &url, "clone"]),
+        test_dir.command("git").args(["-c", "protocol.file.allow=always", "clone", "-q", &url, "clone"]),
         LIMIT,
     )?;
     let within = || {
-        let mut command = place.command("git");
+        let mut command = test_dir.command("git");
         command.args(["-C", "clone"]);
         command
     };
     same("the clone's tree", head(within())?, head(plain())?)?;
-    let clone = place.dir.join("clone");
+    let clone = test_dir.dir.join("clone");
     // The same changes on both sides give the same tree.
     for n in commits..2 * commits {
         change(&source, n)?;
@@ -57,7 +57,7 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
     said(within().args(["gc", "-q", "--aggressive", "--prune=now"]), LIMIT)?;
     let took = began.elapsed();
     let past = || {
-        let mut command = place.plain("git");
+        let mut command = test_dir.plain("git");
         command.args(["-C", "clone"]);
         command
     };
@@ -70,7 +70,7 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
         format!("{}\n", 2 * commits),
     )?;
     same("what is not committed", said(past().args(["status", "--porcelain"]), LIMIT)?.as_str(), "")?;
-    said(place.plain("diff").args(["-r", "-x", ".git"]).arg(&source).arg("clone"), LIMIT)?;
+    said(test_dir.plain("diff").args(["-r", "-x", ".git"]).arg(&source).arg("clone"), LIMIT)?;
     Ok(vec![figure("clone, commits, gc", "s", took.as_secs_f64())])
 }
 

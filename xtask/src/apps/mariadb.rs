@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::place::{Place, said, same};
+use super::test_dir::{TestDir, said, same};
 use super::{App, Figure, Length, figure};
 
 pub const APP: App = App {
@@ -22,9 +22,9 @@ pub const APP: App = App {
 const LIMIT: Duration = Duration::from_secs(300);
 const TABLES: &str = "4";
 
-fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
-    let socket = place.aside("mysql.sock");
-    let mut install = place.command("mariadb-install-db");
+fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
+    let socket = test_dir.aside("mysql.sock");
+    let mut install = test_dir.command("mariadb-install-db");
     install.args([
         "--no-defaults",
         "--user=root",
@@ -32,8 +32,8 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
         "--skip-test-db",
         "--innodb-use-native-aio=0",
     ]);
-    said(install.arg(format!("--datadir={}", place.dir.join("data").display())), LIMIT)?;
-    let mut server = Server::start(place, &socket)?;
+    said(install.arg(format!("--datadir={}", test_dir.dir.join("data").display())), LIMIT)?;
+    let mut server = Server::start(test_dir, &socket)?;
     server.sql("CREATE DATABASE sbtest; CREATE DATABASE books")?;
     server.sql(
         "USE books; CREATE TABLE account(id INT PRIMARY KEY, amount BIGINT) ENGINE=InnoDB; \
@@ -59,28 +59,28 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
     let moved = server.move_amounts(length.pick(50, 300))?;
     server.kill()?;
     load.wait()?;
-    server = Server::start(place, &socket).context("after the kill")?;
+    server = Server::start(test_dir, &socket).context("after the kill")?;
     server.check(moved)?;
     server.stop()?;
     // Once more past the bypass.
-    let plain = Server::start_as(place.plain("mariadbd"), place, &socket).context("past the bypass")?;
+    let plain = Server::start_as(test_dir.plain("mariadbd"), test_dir, &socket).context("past the bypass")?;
     plain.check(moved)?;
     plain.stop()?;
     Ok(vec![figure("oltp_read_write, 4 threads", "transactions/s", tps)])
 }
 
 struct Server<'p> {
-    place: &'p Place,
+    test_dir: &'p TestDir,
     socket: PathBuf,
     process: Child,
 }
 
 impl<'p> Server<'p> {
-    fn start(place: &'p Place, socket: &std::path::Path) -> Result<Server<'p>> {
-        Server::start_as(place.command("mariadbd"), place, socket)
+    fn start(test_dir: &'p TestDir, socket: &std::path::Path) -> Result<Server<'p>> {
+        Server::start_as(test_dir.command("mariadbd"), test_dir, socket)
     }
 
-    fn start_as(mut command: Command, place: &'p Place, socket: &std::path::Path) -> Result<Server<'p>> {
+    fn start_as(mut command: Command, test_dir: &'p TestDir, socket: &std::path::Path) -> Result<Server<'p>> {
         command.args([
             "--no-defaults",
             "--user=root",
@@ -95,13 +95,13 @@ impl<'p> Server<'p> {
             "--innodb-checksum-algorithm=full_crc32",
         ]);
         command
-            .arg(format!("--datadir={}", place.dir.join("data").display()))
+            .arg(format!("--datadir={}", test_dir.dir.join("data").display()))
             .arg(format!("--socket={}", socket.display()));
-        let log = place.aside("mariadb.log");
+        let log = test_dir.aside("mariadb.log");
         let said = fs::File::options().create(true).append(true).open(&log)?;
         let process =
             command.stdout(said.try_clone()?).stderr(said).spawn().context("cannot start mariadbd")?;
-        let mut server = Server { place, socket: socket.to_path_buf(), process };
+        let mut server = Server { test_dir, socket: socket.to_path_buf(), process };
         let began = Instant::now();
         while server.sql("SELECT 1").is_err() {
             if began.elapsed() > Duration::from_secs(60) || server.process.try_wait()?.is_some() {
@@ -115,7 +115,7 @@ impl<'p> Server<'p> {
     }
 
     fn sql(&self, statements: &str) -> Result<String> {
-        let mut client = self.place.plain("mariadb");
+        let mut client = self.test_dir.plain("mariadb");
         client
             .args(["--no-defaults", "-u", "root", "-N", "-B", "-e", statements])
             .arg(format!("--socket={}", self.socket.display()));
@@ -123,7 +123,7 @@ impl<'p> Server<'p> {
     }
 
     fn sysbench(&self, seconds: &str) -> Command {
-        let mut command = self.place.plain("sysbench");
+        let mut command = self.test_dir.plain("sysbench");
         command.args([
             "oltp_read_write",
             "--db-driver=mysql",

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::place::{Place, said, same};
+use super::test_dir::{TestDir, said, same};
 use super::{App, Figure, Length, figure};
 use crate::process;
 
@@ -26,19 +26,19 @@ const USER: &str = "postgres";
 const CLIENTS: &str = "4";
 
 struct Server<'p> {
-    place: &'p Place,
+    test_dir: &'p TestDir,
     bin: PathBuf,
     sockets: PathBuf,
 }
 
-fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
-    let sockets = place.aside("sockets");
+fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
+    let sockets = test_dir.aside("sockets");
     fs::create_dir(&sockets)?;
     // The server does not run as root: it may enter the place, and owns its own.
-    for dir in [&sockets, &place.dir] {
+    for dir in [&sockets, &test_dir.dir] {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777))?;
     }
-    let server = Server { place, bin: newest_bin()?, sockets };
+    let server = Server { test_dir, bin: newest_bin()?, sockets };
     let made = [
         "-D",
         "data",
@@ -69,7 +69,7 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
 impl Server<'_> {
     fn as_user(&self, command: &Command) -> Command {
         // What the place's command is, as the server's user.
-        let mut user = self.place.plain("setpriv");
+        let mut user = self.test_dir.plain("setpriv");
         user.args(["--reuid", USER, "--regid", USER, "--init-groups", "--"])
             .arg(command.get_program())
             .args(command.get_args());
@@ -81,11 +81,11 @@ impl Server<'_> {
     }
 
     fn tool(&self, name: &str) -> Command {
-        self.as_user(&self.place.command(self.bin.join(name)))
+        self.as_user(&self.test_dir.command(self.bin.join(name)))
     }
 
     fn plain_tool(&self, name: &str) -> Command {
-        self.as_user(&self.place.plain(self.bin.join(name)))
+        self.as_user(&self.test_dir.plain(self.bin.join(name)))
     }
 
     /// A program that does not touch the files itself.
@@ -141,7 +141,7 @@ impl Server<'_> {
         let (out, err) = (std::process::Stdio::null(), std::process::Stdio::null());
         let mut clients = clients.stdout(out).stderr(err).spawn().context("cannot start pgbench")?;
         std::thread::sleep(Duration::from_secs(2));
-        let pid = fs::read_to_string(self.place.dir.join("data/postmaster.pid"))?;
+        let pid = fs::read_to_string(self.test_dir.dir.join("data/postmaster.pid"))?;
         let pid: u32 = pid.lines().next().context("the server's number")?.parse()?;
         let mut victims = vec![pid.to_string()];
         victims.extend(process::descendants(pid).iter().map(u32::to_string));
@@ -157,7 +157,7 @@ impl Server<'_> {
             }
         }
         ensure!(acknowledged > before, "nothing was done before the kill");
-        fs::remove_file(self.place.dir.join("data/postmaster.pid"))?;
+        fs::remove_file(self.test_dir.dir.join("data/postmaster.pid"))?;
         self.start().context("after the kill")?;
         self.check(acknowledged).context("after the kill")
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::place::{Place, said};
+use super::test_dir::{TestDir, said};
 use super::{App, Figure, Length, figure};
 
 pub const MPI: App = App {
@@ -28,31 +28,31 @@ pub const HDF5: App = App {
 const LIMIT: Duration = Duration::from_secs(300);
 const RANKS: &str = "4";
 
-fn mpi(place: &Place, length: Length) -> Result<Vec<Figure>> {
+fn mpi(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
     // An odd length: neighbours share pages.
-    run_ranks(place, "mpicc", &[], "file", [length.pick("64", "2000"), "50001"], "MPI-IO, 4 ranks")
+    run_ranks(test_dir, "mpicc", &[], "file", [length.pick("64", "2000"), "50001"], "MPI-IO, 4 ranks")
 }
 
-fn hdf5(place: &Place, length: Length) -> Result<Vec<Figure>> {
+fn hdf5(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
     let stripes = length.pick("64", "2000");
     let figures =
-        run_ranks(place, "h5pcc", &["-DWITH_HDF5"], "file.h5", [stripes, "50001"], "HDF5, 4 ranks")?;
-    let shape = said(place.plain("h5dump").args(["-H", "file.h5"]), LIMIT)?;
+        run_ranks(test_dir, "h5pcc", &["-DWITH_HDF5"], "file.h5", [stripes, "50001"], "HDF5, 4 ranks")?;
+    let shape = said(test_dir.plain("h5dump").args(["-H", "file.h5"]), LIMIT)?;
     anyhow::ensure!(shape.contains(&format!("( {stripes}, 50001 )")), "h5dump says: {shape}");
     Ok(figures)
 }
 
 fn run_ranks(
-    place: &Place,
+    test_dir: &TestDir,
     cc: &str,
     flags: &[&str],
     file: &str,
     shape: [&str; 2],
     what: &'static str,
 ) -> Result<Vec<Figure>> {
-    let (program, source) = (place.aside("ranks"), place.aside("ranks.c"));
+    let (program, source) = (test_dir.aside("ranks"), test_dir.aside("ranks.c"));
     std::fs::write(&source, include_str!("../../c/ranks.c"))?;
-    said(place.plain(cc).args(["-O2", "-Wall", "-o"]).arg(&program).args(flags).arg(&source), LIMIT)?;
+    said(test_dir.plain(cc).args(["-O2", "-Wall", "-o"]).arg(&program).args(flags).arg(&source), LIMIT)?;
     let ranks = |mut command: Command, does: &str| {
         // Ranks are more than the machine's cores, and may be root's; shared memory alone joins them.
         command.args([
@@ -69,8 +69,8 @@ fn run_ranks(
         ]);
         said(command.arg(&program).arg(file).args(shape).arg(does), LIMIT)
     };
-    let out = ranks(place.command("mpirun"), "write")?;
-    ranks(place.plain("mpirun"), "check").context("past the bypass")?;
+    let out = ranks(test_dir.command("mpirun"), "write")?;
+    ranks(test_dir.plain("mpirun"), "check").context("past the bypass")?;
     let word = |n: usize| out.split_whitespace().nth(n)?.parse::<f64>().ok();
     let (seconds, bytes) = word(1).zip(word(3)).with_context(|| format!("the ranks said: {out}"))?;
     Ok(vec![figure(what, "MB/s written", bytes / seconds / 1e6)])

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::place::{Place, all_said, said, same};
+use super::test_dir::{TestDir, all_said, said, same};
 use super::{App, Figure, Length, figure};
 
 pub const APP: App = App {
@@ -21,33 +21,33 @@ pub const APP: App = App {
 const LIMIT: Duration = Duration::from_secs(300);
 const WRITERS: u64 = 2;
 
-fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
+fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
     let rows = length.pick(300, 5_000);
     let make = "PRAGMA journal_mode=WAL; CREATE TABLE t(writer INTEGER, n INTEGER, payload TEXT, PRIMARY KEY(writer, n));";
-    same("journal mode", sqlite(place.command("sqlite3"), make)?.as_str(), "wal\n")?;
+    same("journal mode", sqlite(test_dir.command("sqlite3"), make)?.as_str(), "wal\n")?;
     let began = Instant::now();
     all_said(
-        (0..WRITERS).map(|writer| writer_of(place, writer, rows)).collect::<Result<Vec<Command>>>()?,
+        (0..WRITERS).map(|writer| writer_of(test_dir, writer, rows)).collect::<Result<Vec<Command>>>()?,
         LIMIT,
     )?;
     let took = began.elapsed();
     // With and without the bypass; the second look also takes the log into the database.
-    for mut command in [place.command("sqlite3"), place.plain("sqlite3")] {
+    for mut command in [test_dir.command("sqlite3"), test_dir.plain("sqlite3")] {
         command.arg("-readonly");
         check(command, rows)?;
     }
     same(
         "checkpoint",
-        sqlite(place.plain("sqlite3"), "PRAGMA wal_checkpoint(TRUNCATE);")?.as_str(),
+        sqlite(test_dir.plain("sqlite3"), "PRAGMA wal_checkpoint(TRUNCATE);")?.as_str(),
         "0|0|0\n",
     )?;
-    check(place.plain("sqlite3"), rows)?;
+    check(test_dir.plain("sqlite3"), rows)?;
     let rate = (WRITERS * rows) as f64 / took.as_secs_f64();
     Ok(vec![figure("2 writers, WAL", "transactions/s", rate)])
 }
 
 /// A process that reads its statements from a file beside the place.
-fn writer_of(place: &Place, writer: u64, rows: u64) -> Result<Command> {
+fn writer_of(test_dir: &TestDir, writer: u64, rows: u64) -> Result<Command> {
     let mut script = String::from(".timeout 60000\nPRAGMA synchronous=NORMAL;\n");
     for n in 0..rows {
         // 200 to 4200 characters that say whose they are.
@@ -58,9 +58,9 @@ fn writer_of(place: &Place, writer: u64, rows: u64) -> Result<Command> {
             ["a", "b"][writer as usize % 2]
         )?;
     }
-    let file = place.aside(&format!("writer{writer}.sql"));
+    let file = test_dir.aside(&format!("writer{writer}.sql"));
     fs::write(&file, script)?;
-    let mut command = place.command("sqlite3");
+    let mut command = test_dir.command("sqlite3");
     command.args(["-bail", "db"]).arg(format!(".read {}", file.display()));
     Ok(command)
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use super::place::Place;
+use super::test_dir::TestDir;
 use super::{App, Figure, Length, figure};
 use crate::process;
 
@@ -87,13 +87,13 @@ fn end_leftovers() -> Result<()> {
     Ok(())
 }
 
-fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
+fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
     let seconds = length.pick(1, 3);
     let began = Instant::now();
     let (mut passed, mut not_here, mut failures) = (0, Vec::new(), Vec::new());
     for stressor in STRESSORS {
-        let mut command = place.command("stress-ng");
-        command.arg("--temp-path").arg(&place.dir).args([
+        let mut command = test_dir.command("stress-ng");
+        command.arg("--temp-path").arg(&test_dir.dir).args([
             "--verify",
             "--seed",
             "7",
@@ -118,7 +118,7 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
             "--seek-size",
             "16M",
         ]);
-        let log = place.aside("stress-ng.log");
+        let log = test_dir.aside("stress-ng.log");
         let said = std::fs::File::create(&log)?;
         command.stdout(said.try_clone()?).stderr(said);
         let status = process::status(&mut command, Duration::from_secs(60 + 2 * seconds))?;
@@ -144,7 +144,7 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
         }
     }
     if !not_here.is_empty() {
-        println!("stress-ng on {}: not run here: {}", place.kind.name(), not_here.join(", "));
+        println!("stress-ng on {}: not run here: {}", test_dir.kind.name(), not_here.join(", "));
     }
     if !failures.is_empty() {
         bail!("{}", failures.join("\n"));

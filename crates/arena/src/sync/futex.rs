@@ -16,7 +16,7 @@ struct Sleepers {
     asleep: u32,
     /// Wakes that no sleeper has used yet.
     woken: u32,
-    bell: Arc<Condvar>,
+    condvar: Arc<Condvar>,
 }
 
 type Table = Mutex<HashMap<usize, Sleepers>>;
@@ -47,9 +47,9 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, _timeout: Option<Duration>) {
     }
     let at = table.entry(key(word)).or_default();
     at.asleep += 1;
-    let bell = at.bell.clone();
+    let condvar = at.condvar.clone();
     loop {
-        table = bell.wait(table).unwrap();
+        table = condvar.wait(table).unwrap();
         let Some(at) = table.get_mut(&key(word)) else { return };
         if at.woken > 0 {
             at.woken -= 1;
@@ -68,6 +68,6 @@ pub fn futex_wake(word: &AtomicU32, n: u32) -> usize {
     let Some(at) = table.get_mut(&key(word)) else { return 0 };
     let now = n.min(at.asleep - at.woken);
     at.woken += now;
-    at.bell.notify_all();
+    at.condvar.notify_all();
     now as usize
 }

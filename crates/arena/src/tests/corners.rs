@@ -237,9 +237,9 @@ fn tempfile() -> File {
 thread_local! {
     static LISTENS: Cell<bool> = const { Cell::new(false) };
 }
-static TOLD: Mutex<Vec<watch::Use>> = Mutex::new(Vec::new());
+static TOLD: Mutex<Vec<watch::MemoryUse>> = Mutex::new(Vec::new());
 
-fn note(what: &watch::Use) {
+fn note(what: &watch::MemoryUse) {
     if LISTENS.get() {
         TOLD.lock().unwrap().push(*what);
     }
@@ -257,8 +257,9 @@ fn a_watcher_is_told_what_each_block_is_for() {
     assert!(watch::is_on());
     let told = TOLD.lock().unwrap();
     let base = std::ptr::from_ref(arena.get(pair)).addr() - pair.raw() as usize;
-    let known =
-        |what: &watch::Use| (what.address.wrapping_sub(base), what.bytes, what.element_bytes, what.ground);
+    let known = |what: &watch::MemoryUse| {
+        (what.address.wrapping_sub(base), what.bytes, what.element_bytes, what.background)
+    };
     let of = |part: &str| told.iter().find(|it| it.what.contains(part)).map(known);
     assert_eq!(of("arena: free block"), Some((0, 1 << 20, 1 << 20, true)));
     assert_eq!(of("[u64; 3]"), Some((pair.raw() as usize, 48, 24, false)));

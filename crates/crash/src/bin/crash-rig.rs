@@ -7,7 +7,7 @@ use heddle_crash::mix::Mix;
 use heddle_crash::op::Workload;
 use heddle_crash::rig::{Config, Report};
 use heddle_crash::tasks::{Task, run_all};
-use heddle_crash::{ace, mixed, shelf, threads};
+use heddle_crash::{ace, corpus, mixed, threads};
 use heddle_nvmfs::Variant;
 use heddle_pmem::Model;
 use std::process::ExitCode;
@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "\
 usage: cargo xtask crash [MODE] [OPTION…]
 What is run (without any of these: --length 0, then 1, then 2):
-  --length N       0: the shelf of workloads at the edges; 1, 2: all sequences of operations; 3: a sample of them
-  --workload NAME  one of the shelf alone
-  --mixed          all of it at random, until --states or --seconds: long lists of mixed operations, sequences of three, threads, the shelf
+  --length N       0: the corpus, workloads at the edges; 1, 2: all sequences of operations; 3: a sample of them
+  --workload NAME  one of the corpus alone
+  --mixed          all of it at random, until --states or --seconds: long lists of mixed operations, sequences of three, threads, the corpus
   --threads        power cuts while several threads are inside, for --seconds [60]
   --faults         every request for memory and blocks refused once, every line of the media lost once
   --planted        plants each bug of the list and shows which image gives it away; --fast: those of short workloads
   --fences         leaves each fence and each write-back of the engine out, one at a time, and shows what notices;
                    --only PART: those of calls whose file:line has this in it; --sample N: sequences of two a call [200]
-  --print NAME     prints a workload for `heddle crash`: one of the shelf, or mixed:SEED
+  --print NAME     prints a workload for `heddle crash`: one of the corpus, or mixed:SEED
 How:
   --variant V      nova, nova-interval, nova-array, nova-tree, heddle [all]
   --model M        what a cut may do: ordered, pessimistic, eadr; process: a death, memory stays [ordered; --mixed: all]
@@ -114,10 +114,10 @@ fn main() -> ExitCode {
     if all.failures.is_empty() && all_met { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
-/// Prints what was met. After the whole shelf nothing may stand at 0.
+/// Prints what was met. After the whole corpus nothing may stand at 0.
 #[cfg(feature = "planted")]
 fn met_all(args: &Args, all: &Report) -> bool {
-    let (table, missing) = all.ran.table();
+    let (table, missing) = all.coverage.table();
     print!("met while the power could be cut:\n{table}");
     let whole = args.lengths.contains(&0) && args.workload.is_none() && args.seconds.is_none();
     let all_variants = args.variants.len() == Variant::ALL.len();
@@ -180,8 +180,11 @@ fn set(args: &mut Args, option: &str, value: &str) -> Result<(), String> {
             args.lengths = vec![length];
         }
         "--workload" => {
-            if shelf::workload(value).is_none() {
-                return Err(format!("--workload {value}: not on the shelf, which has: {}", names_of_shelf()));
+            if corpus::workload(value).is_none() {
+                return Err(format!(
+                    "--workload {value}: not in the corpus, which has: {}",
+                    names_of_corpus()
+                ));
             }
             (args.workload, args.lengths) = (Some(value.to_string()), vec![0]);
         }
@@ -203,8 +206,8 @@ fn set(args: &mut Args, option: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn names_of_shelf() -> String {
-    shelf::workloads().into_iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ")
+fn names_of_corpus() -> String {
+    corpus::workloads().into_iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ")
 }
 
 /// A workload as a file for `heddle crash`.
@@ -212,7 +215,7 @@ fn print(name: &str) -> ExitCode {
     let workload = match name.strip_prefix("mixed:").map(str::parse) {
         Some(Ok(seed)) => Some(mixed::list(seed)),
         Some(Err(_)) => None,
-        None => shelf::workload(name),
+        None => corpus::workload(name),
     };
     match workload {
         Some(workload) => {
@@ -220,7 +223,7 @@ fn print(name: &str) -> ExitCode {
             ExitCode::SUCCESS
         }
         None => {
-            eprintln!("crash: --print {name}: a workload is mixed:SEED or one of: {}", names_of_shelf());
+            eprintln!("crash: --print {name}: a workload is mixed:SEED or one of: {}", names_of_corpus());
             ExitCode::from(2)
         }
     }
@@ -230,7 +233,7 @@ fn tasks(args: &Args, length: usize) -> Vec<Task> {
     let workloads: Vec<Workload> = match length {
         0 => {
             let named = |w: &Workload| args.workload.as_ref().is_none_or(|name| *name == w.name);
-            shelf::workloads().into_iter().filter(named).collect()
+            corpus::workloads().into_iter().filter(named).collect()
         }
         3 => ace::sequences(3, Some((args.sample.unwrap_or(2000), args.seed))),
         _ => ace::sequences(length, None),
@@ -269,7 +272,7 @@ fn go(args: &Args, tasks: &[Task], length: usize, start: Instant) -> Report {
             );
         }
     });
-    let what = if length == 0 { "shelf".to_string() } else { format!("length {length}") };
+    let what = if length == 0 { "corpus".to_string() } else { format!("length {length}") };
     let Report { cuts, states, images, nested, failures, .. } = &outcome.report;
     println!(
         "{what}: {}/{} runs, {cuts} cuts, {states} states, {images} images, {nested} recoveries cut, {} failures, {:.0} s",

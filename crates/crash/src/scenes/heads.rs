@@ -1,11 +1,11 @@
 //! A writer stalls when it has linked the block of further heads, and another has its chain in there.
 
 use super::{before, judge, machine, open, write};
+use crate::coverage::Coverage;
 use crate::cut::Cut;
 use crate::judge::options;
 use crate::op::{File, Op};
 use crate::play::Player;
-use crate::ran::Ran;
 use crate::rig::{Failure, model_like};
 use heddle_nvmfs::planted::{Met, take_counts};
 use heddle_nvmfs::{Variant, format_region, mount};
@@ -24,7 +24,7 @@ thread_local! {
 }
 
 /// What a writer tells.
-enum Told {
+enum Event {
     Returned(Result<(), String>),
     Stalled,
 }
@@ -41,7 +41,7 @@ fn grow() -> Op {
 ///
 /// # Errors
 /// The scene cannot be played.
-pub fn head_block_linked(variant: Variant, model: Model) -> Result<(Option<Failure>, Ran), String> {
+pub fn head_block_linked(variant: Variant, model: Model) -> Result<(Option<Failure>, Coverage), String> {
     let (region, simulator) = machine(model);
     let again = region.map_again().map_err(|e| e.to_string())?;
     format_region(&region, variant).map_err(|e| e.to_string())?;
@@ -52,8 +52,8 @@ pub fn head_block_linked(variant: Variant, model: Model) -> Result<(Option<Failu
         first.play(i + 1, &op).map_err(|e| format!("{op}: {e}"))?;
     }
     first.play(0, &grow()).map_err(|e| e.to_string())?;
-    let (tell, told) = channel::<Told>();
-    let stall: Mutex<Option<(Sender<Told>, _)>> = Mutex::new(None);
+    let (tell, told) = channel::<Event>();
+    let stall: Mutex<Option<(Sender<Event>, _)>> = Mutex::new(None);
     let (go_on, goes_on) = channel::<()>();
     *stall.lock().map_err(|e| e.to_string())? = Some((tell.clone(), goes_on));
     let stall = Arc::new(stall);
@@ -63,7 +63,7 @@ pub fn head_block_linked(variant: Variant, model: Model) -> Result<(Option<Failu
         }
         STALLS.set(false);
         if let Some((tell, goes_on)) = stall.lock().ok().and_then(|mut stall| stall.take()) {
-            let _ = tell.send(Told::Stalled);
+            let _ = tell.send(Event::Stalled);
             let _ = goes_on.recv();
         }
     });
@@ -80,14 +80,14 @@ pub fn head_block_linked(variant: Variant, model: Model) -> Result<(Option<Failu
                 STALLS.set(true);
                 let wrote = opened.and_then(|()| player.play(10 + writer, &write(page_of(writer))));
                 STALLS.set(false);
-                let _ = tell.send(Told::Returned(wrote.map_err(|e| e.to_string())));
+                let _ = tell.send(Event::Returned(wrote.map_err(|e| e.to_string())));
                 // A thread that ends gives its chain back.
                 let _ = ended.recv();
                 player.close_all();
             });
             match told.recv().map_err(|e| e.to_string())? {
-                Told::Returned(wrote) => wrote?,
-                Told::Stalled => stalled = Some(writer),
+                Event::Returned(wrote) => wrote?,
+                Event::Stalled => stalled = Some(writer),
             }
         }
         let point = super::cut_now(&simulator, &again, model);
@@ -96,8 +96,8 @@ pub fn head_block_linked(variant: Variant, model: Model) -> Result<(Option<Failu
         Ok::<_, String>((point, stalled))
     })?;
     simulator.stop_stepping();
-    let mut ran = Ran::default();
-    ran.add_sites(&simulator);
+    let mut coverage = Coverage::default();
+    coverage.add_sites(&simulator);
     let tree = |with_stalled: bool| {
         let model = model_like(&fs);
         let mut player = Player::new(&model);
@@ -112,7 +112,7 @@ pub fn head_block_linked(variant: Variant, model: Model) -> Result<(Option<Failu
     let trees: Vec<Arc<Tree>> = [tree(false), tree(true)].into_iter().flatten().collect();
     volume.abandon();
     let cut = Cut { step: 0, returned: false, fence: 0, point, id: 1 };
-    Ok((judge(variant, model, &cut, &trees), ran))
+    Ok((judge(variant, model, &cut, &trees), coverage))
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //! durable before its record is.
 
 use super::{before, cut_now, judge, machine, open};
+use crate::coverage::Coverage;
 use crate::cut::Cut;
 use crate::judge::options;
 use crate::op::{File, Op};
 use crate::play::Player;
-use crate::ran::Ran;
 use crate::rig::{Failure, model_like};
 use heddle_nvmfs::planted::{Step, on_step};
 use heddle_nvmfs::{NvmFs, Variant, format_region, mount};
@@ -25,7 +25,7 @@ fn parts() -> [(usize, Op); 2] {
 ///
 /// # Errors
 /// The scene cannot be played.
-pub fn edge_copied_anew(variant: Variant, model: Model) -> Result<(Option<Failure>, Ran), String> {
+pub fn edge_copied_anew(variant: Variant, model: Model) -> Result<(Option<Failure>, Coverage), String> {
     let (region, simulator) = machine(model);
     let again = region.map_again().map_err(|e| e.to_string())?;
     format_region(&region, variant).map_err(|e| e.to_string())?;
@@ -71,15 +71,15 @@ pub fn edge_copied_anew(variant: Variant, model: Model) -> Result<(Option<Failur
         wrote.map_err(|e| e.to_string())
     })?;
     simulator.stop_watching();
-    let mut ran = Ran::default();
-    ran.add_sites(&simulator);
+    let mut coverage = Coverage::default();
+    coverage.add_sites(&simulator);
     let trees: Vec<Arc<Tree>> = [tree(&fs, false), tree(&fs, true)].into_iter().flatten().collect();
     volume.abandon();
     let mut cuts = std::mem::take(&mut *cuts.lock().unwrap_or_else(PoisonError::into_inner));
     let point = cut_now(&simulator, &again, model);
     cuts.push(Cut { step: 0, returned: true, fence: 0, point, id: u64::MAX });
     let allowed = |cut: &Cut| if cut.returned { &trees[1..] } else { &trees[..] };
-    Ok((cuts.iter().find_map(|cut| judge(variant, model, cut, allowed(cut))), ran))
+    Ok((cuts.iter().find_map(|cut| judge(variant, model, cut, allowed(cut))), coverage))
 }
 
 /// What is there when the second has returned, and the first or not.

@@ -11,10 +11,10 @@ pub mod walk;
 pub use edit::{EDIT_BYTES, Edited, edit};
 pub use sites::Sites;
 
+use heddle_crash::corpus;
 use heddle_crash::judge::options;
 use heddle_crash::op::{Op, Workload};
 use heddle_crash::play::Player;
-use heddle_crash::shelf;
 use heddle_nvmfs::format::layout::REGION_BYTES_MIN;
 use heddle_nvmfs::ids::BlockNo;
 use heddle_nvmfs::{Variant, format_region, mount};
@@ -58,7 +58,7 @@ impl Images {
         let known = |workload: &Workload| wide || QUICK.contains(&workload.name.as_str());
         let fits = |workload: &Workload| workload.image_bytes <= IMAGE_BYTES_MAX;
         let workloads: Vec<Workload> =
-            shelf::workloads().into_iter().filter(|w| known(w) && fits(w)).collect();
+            corpus::workloads().into_iter().filter(|w| known(w) && fits(w)).collect();
         let variants = if wide { &Variant::ALL[..] } else { &[Variant::Nova, Variant::Heddle] };
         let recipes: Vec<_> = workloads
             .iter()

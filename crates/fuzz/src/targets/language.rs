@@ -4,7 +4,7 @@
 
 use super::Target;
 use heddle_crash::op::{Op, Workload};
-use heddle_crash::{shelf, text};
+use heddle_crash::{corpus, text};
 
 pub struct Language;
 
@@ -61,7 +61,7 @@ const WORDS: &[&str] = &[
 
 impl Target for Language {
     fn seeds(&self) -> Vec<Vec<u8>> {
-        shelf::workloads().iter().map(|workload| short(workload).into_bytes()).collect()
+        corpus::workloads().iter().map(|workload| short(workload).into_bytes()).collect()
     }
 
     fn words(&self) -> &[&str] {

@@ -3,7 +3,7 @@
 //! When the worker's set exists it is removed outside the clock, so that a run needs bounded room and no directory
 //! grows with the speed of its file system. The original prints the name inside the loop, and MWCM writes 4 KiB.
 
-use super::names::{Place, create_all, is_listed, is_there, paths};
+use super::names::{DirChoice, create_all, is_listed, is_there, paths};
 use super::{Bench, Next, Pass, Stage};
 use crate::Workload;
 use crate::ops::{Ops, Result};
@@ -13,7 +13,7 @@ use crate::recorder::Recorder;
 use zerocopy::IntoBytes;
 
 pub(crate) struct Create {
-    place: Place,
+    place: DirChoice,
     paths: Vec<RelPath>,
     /// Files that exist: `paths[..made]`.
     made: usize,
@@ -28,12 +28,12 @@ impl Create {
 
 impl<O: Ops> Bench<O> for Create {
     fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
-        stage.ops.mkdir(&Place::Shared.dir(0))
+        stage.ops.mkdir(&DirChoice::Shared.dir(0))
     }
 
     fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
-        stage.ops.mkdir(&Place::Own.dir(stage.me))?;
-        let place = if stage.job.workload == Workload::MWCM { Place::Shared } else { Place::Own };
+        stage.ops.mkdir(&DirChoice::Own.dir(stage.me))?;
+        let place = if stage.job.workload == Workload::MWCM { DirChoice::Shared } else { DirChoice::Own };
         Ok(Create { place, paths: paths(stage.job, place, stage.me), made: 0, zeros: Page::filled(0) })
     }
 
@@ -46,7 +46,7 @@ impl<O: Ops> Bench<O> for Create {
             stage.ops.close(stage.ops.create(&self.paths[self.made])?)?;
         } else {
             let file = stage.ops.create(&self.place.file(stage.me, self.made as u64))?;
-            if self.place == Place::Shared {
+            if self.place == DirChoice::Shared {
                 stage.ops.write(&file, 0, self.zeros.as_bytes())?;
             }
             stage.ops.close(file)?;

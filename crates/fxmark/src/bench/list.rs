@@ -3,7 +3,7 @@
 //! `.` and `..`, which engines do not have, are not counted. The number of entries of every pass is checked, and names
 //! once after the loop. The original never rewinds and counts its calls at the end of the directory.
 
-use super::names::{Place, create_all, is_listed, paths};
+use super::names::{DirChoice, create_all, is_listed, paths};
 use super::{Bench, Next, Stage};
 use crate::Workload;
 use crate::ops::{Failure, Ops, Result};
@@ -11,7 +11,7 @@ use crate::recorder::Recorder;
 
 pub(crate) struct List<O: Ops> {
     dir: O::Dir,
-    place: Place,
+    place: DirChoice,
     /// Entries seen in this pass, and in a whole one.
     seen: u64,
     entries: u64,
@@ -19,8 +19,8 @@ pub(crate) struct List<O: Ops> {
     begun: bool,
 }
 
-fn place(workload: Workload) -> Place {
-    if workload == Workload::MRDM { Place::Shared } else { Place::Own }
+fn place(workload: Workload) -> DirChoice {
+    if workload == Workload::MRDM { DirChoice::Shared } else { DirChoice::Own }
 }
 
 impl<O: Ops> List<O> {
@@ -34,16 +34,16 @@ impl<O: Ops> List<O> {
 impl<O: Ops> Bench<O> for List<O> {
     fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
         let place = place(stage.job.workload);
-        if place == Place::Shared { stage.ops.mkdir(&place.dir(0)) } else { Ok(()) }
+        if place == DirChoice::Shared { stage.ops.mkdir(&place.dir(0)) } else { Ok(()) }
     }
 
     fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
         let place = place(stage.job.workload);
-        if place == Place::Own {
+        if place == DirChoice::Own {
             stage.ops.mkdir(&place.dir(stage.me))?;
         }
         create_all(stage.ops, &paths(stage.job, place, stage.me))?;
-        let dirs = if place == Place::Shared { stage.job.workers as u64 } else { 1 };
+        let dirs = if place == DirChoice::Shared { stage.job.workers as u64 } else { 1 };
         let entries = dirs * u64::from(stage.job.files);
         Ok(List { dir: stage.ops.open_dir(&place.dir(stage.me))?, place, seen: 0, entries, begun: false })
     }

@@ -10,25 +10,25 @@ pub(crate) const SHARED: &str = "share";
 
 /// Which directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum DirChoice {
     Own,
     Shared,
 }
 
-impl Place {
+impl DirChoice {
     /// File `n` of worker `me` here.
     #[inline]
     pub fn file(self, me: usize, n: u64) -> RelPath {
         match self {
-            Place::Own => RelPath::new(format_args!("{me}/{n}")),
-            Place::Shared => RelPath::new(format_args!("{SHARED}/{me}.{n}")),
+            DirChoice::Own => RelPath::new(format_args!("{me}/{n}")),
+            DirChoice::Shared => RelPath::new(format_args!("{SHARED}/{me}.{n}")),
         }
     }
 
     pub fn dir(self, me: usize) -> RelPath {
         match self {
-            Place::Own => RelPath::new(format_args!("{me}")),
-            Place::Shared => RelPath::new(format_args!("{SHARED}")),
+            DirChoice::Own => RelPath::new(format_args!("{me}")),
+            DirChoice::Shared => RelPath::new(format_args!("{SHARED}")),
         }
     }
 
@@ -36,15 +36,15 @@ impl Place {
     pub fn number(self, me: usize, name: &[u8]) -> Option<u64> {
         let name = std::str::from_utf8(name).ok()?;
         let number = match self {
-            Place::Own => name,
-            Place::Shared => name.strip_prefix(&format!("{me}."))?,
+            DirChoice::Own => name,
+            DirChoice::Shared => name.strip_prefix(&format!("{me}."))?,
         };
         number.parse().ok()
     }
 }
 
 /// The paths of all files of a worker, made before the clock starts.
-pub(crate) fn paths(job: &Job, place: Place, me: usize) -> Vec<RelPath> {
+pub(crate) fn paths(job: &Job, place: DirChoice, me: usize) -> Vec<RelPath> {
     (0..u64::from(job.files)).map(|n| place.file(me, n)).collect()
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn is_there<O: Ops>(ops: &O, path: &RelPath, there: bool) -> Result<(
 /// Fails unless exactly the files `there` of this worker are listed, each once.
 pub(crate) fn is_listed<O: Ops>(
     stage: &Stage<'_, O>,
-    place: Place,
+    place: DirChoice,
     there: impl Fn(u64) -> bool,
 ) -> Result<()> {
     let mut seen = vec![false; stage.job.files as usize];

@@ -4,7 +4,7 @@
 //! shared directory; they are moved back outside the clock. The original's MWRL has one file that walks from number to
 //! number.
 
-use super::names::{Place, create_all, is_there, paths};
+use super::names::{DirChoice, create_all, is_there, paths};
 use super::{Bench, Next, Pass, Stage};
 use crate::Workload;
 use crate::ops::{Ops, Result};
@@ -34,13 +34,13 @@ impl Rename {
 
 impl<O: Ops> Bench<O> for Rename {
     fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
-        stage.ops.mkdir(&Place::Shared.dir(0))
+        stage.ops.mkdir(&DirChoice::Shared.dir(0))
     }
 
     fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
         let (job, me) = (stage.job, stage.me);
-        stage.ops.mkdir(&Place::Own.dir(me))?;
-        let (mut from, mut to) = (paths(job, Place::Own, me), paths(job, Place::Shared, me));
+        stage.ops.mkdir(&DirChoice::Own.dir(me))?;
+        let (mut from, mut to) = (paths(job, DirChoice::Own, me), paths(job, DirChoice::Shared, me));
         if job.workload == Workload::MWRL {
             to = (0..job.files).map(|n| RelPath::new(format_args!("{me}/{n}.2"))).collect();
             if job.faithful {
@@ -56,7 +56,9 @@ impl<O: Ops> Bench<O> for Rename {
     fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         let (me, faithful) = (stage.me, stage.job.faithful);
         if faithful && stage.job.workload == Workload::MWRL {
-            stage.ops.rename(&Place::Own.file(me, self.walker), &Place::Own.file(me, self.walker + 1))?;
+            stage
+                .ops
+                .rename(&DirChoice::Own.file(me, self.walker), &DirChoice::Own.file(me, self.walker + 1))?;
             self.walker += 1;
         } else {
             if self.moved == self.from.len() {
@@ -65,9 +67,9 @@ impl<O: Ops> Bench<O> for Rename {
             let at = self.moved;
             match faithful {
                 false => stage.ops.rename(&self.from[at], &self.to[at])?,
-                true => {
-                    stage.ops.rename(&Place::Own.file(me, at as u64), &Place::Shared.file(me, at as u64))?
-                }
+                true => stage
+                    .ops
+                    .rename(&DirChoice::Own.file(me, at as u64), &DirChoice::Shared.file(me, at as u64))?,
             }
             self.moved += 1;
         }
@@ -85,7 +87,7 @@ impl<O: Ops> Bench<O> for Rename {
 
     fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
         if stage.job.faithful && stage.job.workload == Workload::MWRL {
-            let (now, start) = (Place::Own.file(stage.me, self.walker), Place::Own.file(stage.me, 0));
+            let (now, start) = (DirChoice::Own.file(stage.me, self.walker), DirChoice::Own.file(stage.me, 0));
             is_there(stage.ops, &now, true)?;
             if self.walker > 0 {
                 is_there(stage.ops, &start, false)?;

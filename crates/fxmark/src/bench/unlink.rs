@@ -1,6 +1,6 @@
 //! MWUL MWUM: empty files are unlinked; when the worker's set is gone it is made anew outside the clock.
 
-use super::names::{Place, create_all, is_listed, is_there, paths};
+use super::names::{DirChoice, create_all, is_listed, is_there, paths};
 use super::{Bench, Next, Stage};
 use crate::Workload;
 use crate::ops::{Ops, Result};
@@ -8,7 +8,7 @@ use crate::path::RelPath;
 use crate::recorder::Recorder;
 
 pub(crate) struct Unlink {
-    place: Place,
+    place: DirChoice,
     paths: Vec<RelPath>,
     /// Files that are gone: `paths[..gone]`.
     gone: usize,
@@ -22,12 +22,12 @@ impl Unlink {
 
 impl<O: Ops> Bench<O> for Unlink {
     fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
-        stage.ops.mkdir(&Place::Shared.dir(0))
+        stage.ops.mkdir(&DirChoice::Shared.dir(0))
     }
 
     fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
-        stage.ops.mkdir(&Place::Own.dir(stage.me))?;
-        let place = if stage.job.workload == Workload::MWUM { Place::Shared } else { Place::Own };
+        stage.ops.mkdir(&DirChoice::Own.dir(stage.me))?;
+        let place = if stage.job.workload == Workload::MWUM { DirChoice::Shared } else { DirChoice::Own };
         let paths = paths(stage.job, place, stage.me);
         create_all(stage.ops, &paths)?;
         Ok(Unlink { place, paths, gone: 0 })

@@ -6,7 +6,7 @@
 //! Source      Filebench's personality of this name: 1,000 mails, four fifths there at the start, sizes of a gamma distribution (mean
 //!             16 KiB, shape 1.5), pieces of up to 16 KiB; the F2FS range-lock paper (SYSTOR '19), Tables 4, 6 and 8.
 
-use super::names::{Place, is_listed, paths};
+use super::names::{DirChoice, is_listed, paths};
 use super::{Bench, Next, Stage};
 use crate::config::Job;
 use crate::ops::{Failure, Mode, Ops, Result};
@@ -144,12 +144,12 @@ fn length(random: &mut Random) -> usize {
 
 impl<O: Ops> Bench<O> for Varmail {
     fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
-        stage.ops.mkdir(&Place::Shared.dir(0))
+        stage.ops.mkdir(&DirChoice::Shared.dir(0))
     }
 
     fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
         let all = mails(stage.job);
-        let paths = paths(stage.job, Place::Shared, stage.me);
+        let paths = paths(stage.job, DirChoice::Shared, stage.me);
         let mut varmail = Varmail {
             mails: paths.into_iter().take(all).map(|path| Mail { path, made: 0, len: 0 }).collect(),
             there: Vec::with_capacity(all),
@@ -178,7 +178,7 @@ impl<O: Ops> Bench<O> for Varmail {
             there[at] = true;
             self.is_whole(stage, at)?;
         }
-        is_listed(stage, Place::Shared, |n| there.get(n as usize).copied().unwrap_or(false))
+        is_listed(stage, DirChoice::Shared, |n| there.get(n as usize).copied().unwrap_or(false))
     }
 
     fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {

@@ -4,7 +4,7 @@ use super::fate::{Freezer, Stopped, describe, holders_of, is_dead, signal, with_
 use super::ledger::{CROWD, Ledger, Random, WORKERS, WRITERS, now_ms};
 use super::tree::{CROWDS, SHAPES_HERE, TREES, WRITERS_A_TREE, lock_of};
 use super::writer::verify;
-use crate::children::{House, Role, image, start_at};
+use crate::children::{Role, SharedMount, image, start_at};
 use crate::common::{env, options, sound};
 use heddle_vfs::FileSystem;
 use std::os::unix::process::ExitStatusExt;
@@ -81,7 +81,7 @@ struct Tree {
 struct Round<'r> {
     random: &'r mut Random,
     freezers: &'r [Freezer],
-    house: House,
+    shared: SharedMount,
     ledger: Ledger,
     daemon: Option<Role>,
     trees: Vec<Tree>,
@@ -94,13 +94,13 @@ struct Round<'r> {
 impl<'r> Round<'r> {
     fn begin(random: &'r mut Random, freezers: &'r [Freezer], crowded: bool) -> Round<'r> {
         let mib = 48 + random.below(4) * 16 + if crowded { 32 } else { 0 };
-        let house = House::unmounted(mib << 20);
-        let ledger = Ledger::at(house.place());
-        let mut daemon = start_at(house.socket(), &format!("serves {PATIENCE_MS}"));
-        daemon.is_ready(house.place());
+        let shared = SharedMount::unmounted(mib << 20);
+        let ledger = Ledger::at(shared.place());
+        let mut daemon = start_at(shared.socket(), &format!("serves {PATIENCE_MS}"));
+        daemon.is_ready(shared.place());
         let crowd = if crowded { CROWD * 2 } else { 0 };
         let left = (mib << 8) * LEFT_PERCENT / 100 + WORKERS * BLOCKS_A_WORKER + crowd;
-        start_at(house.socket(), &format!("fills {left}")).succeeds();
+        start_at(shared.socket(), &format!("fills {left}")).succeeds();
         let crowds = if crowded { CROWDS } else { 0 };
         let tree = |n: u64, random: &mut Random| {
             let shape = match n {
@@ -113,7 +113,7 @@ impl<'r> Round<'r> {
         Round {
             random,
             freezers,
-            house,
+            shared,
             ledger,
             daemon: Some(daemon),
             trees,
@@ -152,12 +152,12 @@ impl<'r> Round<'r> {
     }
 
     fn is_gone(&mut self, n: usize) -> bool {
-        if is_dead(&lock_of(self.house.place(), n as u64)) {
+        if is_dead(&lock_of(self.shared.place(), n as u64)) {
             return true;
         }
         let fell = self.trees[n].fell.elapsed();
         // One that was forked while its parent was killed.
-        let left = || holders_of(&lock_of(self.house.place(), n as u64));
+        let left = || holders_of(&lock_of(self.shared.place(), n as u64));
         if fell > Duration::from_secs(1) {
             left().iter().for_each(|pid| signal(*pid, libc::SIGKILL));
         }
@@ -169,7 +169,7 @@ impl<'r> Round<'r> {
         Self::writers_of(n).for_each(|writer| self.ledger.call(writer).since_ms.store(0, SeqCst));
         let seed = self.random.below(1 << 40);
         let tree = &mut self.trees[n];
-        tree.root = Some(start_at(self.house.socket(), &format!("{} {n} {seed}", tree.shape)));
+        tree.root = Some(start_at(self.shared.socket(), &format!("{} {n} {seed}", tree.shape)));
         tree.felled = false;
         tree.went_on_ms = now_ms();
     }
@@ -296,12 +296,12 @@ impl<'r> Round<'r> {
             drop(taker);
         }
         let mut taker = self.taker();
-        taker.is_ready(self.house.place());
+        taker.is_ready(self.shared.place());
         self.daemon = Some(taker);
     }
 
     fn taker(&self) -> Role {
-        start_at(self.house.socket(), &format!("takes-over {PATIENCE_MS}"))
+        start_at(self.shared.socket(), &format!("takes-over {PATIENCE_MS}"))
     }
 
     /// No call takes too long.
@@ -385,9 +385,9 @@ impl<'r> Round<'r> {
 
     /// What an attached process finds, when the daemon has settled the dead; blocks that can be had.
     fn looks(&self) -> u64 {
-        self.house.sweeps();
-        let at = self.house.place().join("free");
-        start_at(self.house.socket(), &format!("looks {}", at.display())).succeeds();
+        self.shared.sweeps();
+        let at = self.shared.place().join("free");
+        start_at(self.shared.socket(), &format!("looks {}", at.display())).succeeds();
         std::fs::read_to_string(at).unwrap().parse().unwrap()
     }
 
@@ -395,7 +395,7 @@ impl<'r> Round<'r> {
     fn recount(&self) -> u64 {
         let mut counted = 0;
         for time in ["crash", "clean"] {
-            let region = image(self.house.place());
+            let region = image(self.shared.place());
             sound(&region).unwrap_or_else(|finding| panic!("{time}: {finding}"));
             let volume = heddle_nvmfs::mount(region, &options()).unwrap();
             verify(&volume.fs(), self.ledger).unwrap_or_else(|why| panic!("{time}: {why}"));

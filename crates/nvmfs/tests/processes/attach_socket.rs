@@ -1,7 +1,7 @@
 //! The attach socket: who is let in, what is said at it, and what a daemon does that has none to offer. Whatever comes through it, the
 //! daemon stays up.
 
-use super::children::{House, start};
+use super::children::{SharedMount, start};
 use super::rubbish;
 use crate::common::Short;
 use heddle_nvmfs::client::{self, AttachError};
@@ -17,12 +17,13 @@ fn who_may_attach_is_decided_by_the_kernels_word() {
         eprintln!("SKIPPED: only root can become others");
         return;
     }
-    let house = House::with(16 << 20, ServerOptions { group: Some(54321), ..ServerOptions::default() });
-    std::fs::set_permissions(house.place(), PermissionsExt::from_mode(0o755)).unwrap();
+    let shared =
+        SharedMount::with(16 << 20, ServerOptions { group: Some(54321), ..ServerOptions::default() });
+    std::fs::set_permissions(shared.place(), PermissionsExt::from_mode(0o755)).unwrap();
     // Everybody gets as far as the socket.
-    std::fs::set_permissions(house.socket(), PermissionsExt::from_mode(0o777)).unwrap();
-    start(&house, "is-nobody 54321 1").succeeds();
-    start(&house, "is-nobody 54322 0").succeeds();
+    std::fs::set_permissions(shared.socket(), PermissionsExt::from_mode(0o777)).unwrap();
+    start(&shared, "is-nobody 54321 1").succeeds();
+    start(&shared, "is-nobody 54322 0").succeeds();
 }
 
 #[test]
@@ -32,16 +33,16 @@ fn memory_is_not_taken_from_a_strangers_daemon() {
         return;
     }
     let nobody = 65534;
-    let house = House::unmounted(16 << 20);
-    for path in [house.place().to_path_buf(), house.place().join("image")] {
+    let shared = SharedMount::unmounted(16 << 20);
+    for path in [shared.place().to_path_buf(), shared.place().join("image")] {
         std::os::unix::fs::chown(path, Some(nobody), None).unwrap();
     }
-    let mut daemon = start(&house, "serves-as-nobody");
-    daemon.is_ready(house.place());
-    let error = client::attach(house.socket()).err().unwrap();
+    let mut daemon = start(&shared, "serves-as-nobody");
+    daemon.is_ready(shared.place());
+    let error = client::attach(shared.socket()).err().unwrap();
     assert!(matches!(error, AttachError::Stranger { uid: 65534, .. }), "{error}");
     assert!(error.to_string().contains("HEDDLE_TRUST=65534"), "{error}");
-    client::counters(house.socket()).expect("a reading is a copy: it can be had from anybody");
+    client::counters(shared.socket()).expect("a reading is a copy: it can be had from anybody");
 }
 
 #[test]
@@ -61,13 +62,13 @@ fn a_missing_daemon_is_said_so() {
 
 #[test]
 fn rubbish_on_the_socket_harms_nobody() {
-    let house = House::new(16 << 20);
-    let silent = rubbish::connections(house.socket(), 200);
+    let shared = SharedMount::new(16 << 20);
+    let silent = rubbish::connections(shared.socket(), 200);
     for packet in rubbish::packets() {
-        rubbish::say(house.socket(), &packet);
+        rubbish::say(shared.socket(), &packet);
     }
     let began = Instant::now();
-    let fs = client::attach(house.socket()).unwrap();
+    let fs = client::attach(shared.socket()).unwrap();
     assert!(
         began.elapsed() < Duration::from_secs(10),
         "silent clients hold others up: {:?}",
@@ -76,12 +77,12 @@ fn rubbish_on_the_socket_harms_nobody() {
     let file = fs.new_file(Ino::ROOT, "f");
     fs.release(file);
     drop(silent);
-    house.fs().find(Ino::ROOT, "f").unwrap();
+    shared.fs().find(Ino::ROOT, "f").unwrap();
 }
 
 /// Somebody else comes in and works.
-fn lets_in(house: &House) {
-    let fs = client::attach(house.socket()).unwrap();
+fn lets_in(shared: &SharedMount) {
+    let fs = client::attach(shared.socket()).unwrap();
     let file = fs.open_file(Ino::ROOT, "f");
     fs.write(&file, 0, b"still here").unwrap();
     fs.release(file);
@@ -89,32 +90,32 @@ fn lets_in(house: &House) {
 
 #[test]
 fn what_a_client_sends_besides_costs_the_daemon_nothing() {
-    let house = House::new(16 << 20);
-    house.fs().release(house.fs().new_file(Ino::ROOT, "f"));
+    let shared = SharedMount::new(16 << 20);
+    shared.fs().release(shared.fs().new_file(Ino::ROOT, "f"));
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    lets_in(&house);
+    lets_in(&shared);
     let before = open();
     for round in 0..50 {
         // As many descriptors as one packet may carry, with and without a greeting.
         let packet = if round % 2 == 0 { rubbish::greeting() } else { vec![0; 24] };
-        let answer = rubbish::ask(house.socket(), &packet, 253);
+        let answer = rubbish::ask(shared.socket(), &packet, 253);
         assert!(answer.is_some_and(|answer| !rubbish::is_welcome(&answer)), "rubbish was let in");
     }
-    lets_in(&house);
+    lets_in(&shared);
     // Other tests of this process open and close files meanwhile.
     assert!(open() < before + 200, "{before} descriptors were open, now {}", open());
 }
 
 #[test]
 fn a_client_of_another_build_is_told_so() {
-    let house = House::new(16 << 20);
-    let answer = rubbish::ask(house.socket(), &rubbish::greeting(), 0).unwrap();
+    let shared = SharedMount::new(16 << 20);
+    let answer = rubbish::ask(shared.socket(), &rubbish::greeting(), 0).unwrap();
     assert!(!rubbish::is_welcome(&answer));
     let text = String::from_utf8_lossy(&answer);
     assert!(text.contains("different builds"), "{text}");
     // The first half of a greeting is none; the second does not make it one.
     for half in rubbish::greeting().chunks(12) {
-        let answer = rubbish::ask(house.socket(), half, 0).unwrap();
+        let answer = rubbish::ask(shared.socket(), half, 0).unwrap();
         assert!(String::from_utf8_lossy(&answer).contains("no greeting"));
     }
 }
@@ -184,6 +185,6 @@ fn a_user_who_may_not_write_there_is_told_so() {
         eprintln!("SKIPPED: only root can become others");
         return;
     }
-    let house = House::new(16 << 20);
-    start(&house, "listens-where-it-may-not").succeeds();
+    let shared = SharedMount::new(16 << 20);
+    start(&shared, "listens-where-it-may-not").succeeds();
 }

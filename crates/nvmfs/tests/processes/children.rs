@@ -55,39 +55,39 @@ impl Drop for Mounted {
 }
 
 /// An image in memory with a daemon in this process.
-pub struct House {
+pub struct SharedMount {
     mounted: Option<Mounted>,
     dir: tempfile::TempDir,
     socket: PathBuf,
 }
 
-impl House {
-    pub fn new(len_bytes: u64) -> House {
-        House::with(len_bytes, ServerOptions::default())
+impl SharedMount {
+    pub fn new(len_bytes: u64) -> SharedMount {
+        SharedMount::with(len_bytes, ServerOptions::default())
     }
 
-    pub fn with(len_bytes: u64, how: ServerOptions) -> House {
-        let mut house = House::unmounted(len_bytes);
-        house.mounted = Some(Mounted::of(house.place(), how));
-        house
+    pub fn with(len_bytes: u64, how: ServerOptions) -> SharedMount {
+        let mut shared = SharedMount::unmounted(len_bytes);
+        shared.mounted = Some(Mounted::of(shared.place(), how));
+        shared
     }
 
-    /// As [`House::with`], of this durability, whoever mounts it.
-    pub fn promising(durability: Durability, len_bytes: u64, how: ServerOptions) -> House {
-        let mut house = House::unmounted(len_bytes);
-        std::fs::write(house.place().join(PROMISE), durability.name()).unwrap();
-        house.mounted = Some(Mounted::of(house.place(), how));
-        house
+    /// As [`SharedMount::with`], of this durability, whoever mounts it.
+    pub fn promising(durability: Durability, len_bytes: u64, how: ServerOptions) -> SharedMount {
+        let mut shared = SharedMount::unmounted(len_bytes);
+        std::fs::write(shared.place().join(PROMISE), durability.name()).unwrap();
+        shared.mounted = Some(Mounted::of(shared.place(), how));
+        shared
     }
 
-    pub fn unmounted(len_bytes: u64) -> House {
+    pub fn unmounted(len_bytes: u64) -> SharedMount {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let durability = named_durability().unwrap_or(Durability::Process);
         std::fs::write(dir.path().join(PROMISE), durability.name()).unwrap();
         let region = Region::create(dir.path().join("image"), len_bytes, &promising(durability)).unwrap();
         format_region(&region, Variant::Heddle).unwrap();
         let socket = dir.path().join("attach");
-        House { mounted: None, dir, socket }
+        SharedMount { mounted: None, dir, socket }
     }
 
     /// Takes over from a daemon that has died.
@@ -153,8 +153,8 @@ pub const ROLE_PATIENCE: Duration = Duration::from_secs(60);
 /// A child that does not outlive its test.
 pub struct Role(pub Child, String);
 
-pub fn start(house: &House, role: &str) -> Role {
-    start_at(house.socket(), role)
+pub fn start(shared: &SharedMount, role: &str) -> Role {
+    start_at(shared.socket(), role)
 }
 
 pub fn start_at(socket: &Path, role: &str) -> Role {

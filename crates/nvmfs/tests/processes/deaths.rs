@@ -6,8 +6,8 @@
 //! `HEDDLE_PROCESS_KILLS`, `HEDDLE_DAEMON_KILLS`, `HEDDLE_PROCESS_STOPS`: so many rounds. Half of the kills of writers are made under
 //! each durability; `HEDDLE_DURABILITY` names that of all rounds. `cargo xtask kill-loop` sets them.
 
-use super::children::{House, ROLE_PATIENCE, image, start_at, start_with};
-use super::killing::{Crew, random_numbers};
+use super::children::{ROLE_PATIENCE, SharedMount, image, start_at, start_with};
+use super::killing::{WriterPool, random_numbers};
 use crate::common::{Short, by_durability, env, sound};
 use crate::kill;
 use crate::kill::history::History;
@@ -38,31 +38,31 @@ fn room(rounds: u64) -> u64 {
 
 fn kill_writers(durability: Durability, role: &'static str, kills: u64) {
     let mut random = random_numbers();
-    let mut house = House::promising(durability, room(kills), ServerOptions::default());
-    let free_before = house.fs().statfs().unwrap().blocks_free;
-    let mut crew = Crew::start(&house, role);
+    let mut shared = SharedMount::promising(durability, room(kills), ServerOptions::default());
+    let free_before = shared.fs().statfs().unwrap().blocks_free;
+    let mut pool = WriterPool::start(&shared, role);
     let began = Instant::now();
     for _ in 0..kills {
         std::thread::sleep(Duration::from_micros(random() % 10_000));
-        crew.kill_one(&mut random);
+        pool.kill_one(&mut random);
     }
-    let longest = crew.longest_call();
-    let history = crew.end(role == "works");
+    let longest = pool.longest_call();
+    let history = pool.end(role == "works");
     println!(
         "{durability}: {kills} kills, {} calls, longest call {longest:?}, in {:?}",
         history.len(),
         began.elapsed()
     );
     assert!(longest < PAUSE_MAX, "a call took {longest:?}");
-    all_comes_back(&mut house, &history, role == "works", free_before, kills);
+    all_comes_back(&mut shared, &history, role == "works", free_before, kills);
 }
 
 /// What is there holds afterwards, and of the space of the dead a few blocks each at most were missing.
-fn all_comes_back(house: &mut House, history: &History, names: bool, free_before: u64, dead: u64) {
-    let free = house.fs().statfs().unwrap().blocks_free;
-    let appended = house.fs().find(Ino::ROOT, "log").unwrap().size_bytes;
-    holds_afterwards(house, history, names);
-    let recovered = house.fs().statfs().unwrap().blocks_free;
+fn all_comes_back(shared: &mut SharedMount, history: &History, names: bool, free_before: u64, dead: u64) {
+    let free = shared.fs().statfs().unwrap().blocks_free;
+    let appended = shared.fs().find(Ino::ROOT, "log").unwrap().size_bytes;
+    holds_afterwards(shared, history, names);
+    let recovered = shared.fs().statfs().unwrap().blocks_free;
     println!(
         "blocks free: {free_before} at first, {free} at last, {recovered} when mounted again; {appended} bytes were appended"
     );
@@ -70,15 +70,15 @@ fn all_comes_back(house: &mut House, history: &History, names: bool, free_before
 }
 
 /// Mounted again as after a power cut, and after a clean unmount: all is there, and fsck finds nothing.
-fn holds_afterwards(house: &mut House, history: &History, names: bool) {
+fn holds_afterwards(shared: &mut SharedMount, history: &History, names: bool) {
     let verify = if names { kill::verify::verify } else { kill::verify::verify_data };
     for crash in [true, false] {
-        house.unmount_as(crash);
-        let image = image(house.place());
+        shared.unmount_as(crash);
+        let image = image(shared.place());
         sound(&image).unwrap_or_else(|finding| panic!("crash: {crash}: {finding}"));
         drop(image);
-        house.mount();
-        verify(&house.fs(), history).unwrap_or_else(|finding| panic!("mounted again: {finding}"));
+        shared.mount();
+        verify(&shared.fs(), history).unwrap_or_else(|finding| panic!("mounted again: {finding}"));
     }
 }
 
@@ -87,21 +87,23 @@ fn a_stopped_writer_in_the_way_is_killed_after_the_patience() {
     let rounds = env("HEDDLE_PROCESS_STOPS", 10);
     let mut random = random_numbers();
     let patience = Duration::from_millis(250);
-    let mut house =
-        House::with(room(3 * rounds), ServerOptions { patience: Some(patience), ..ServerOptions::default() });
-    let free_before = house.fs().statfs().unwrap().blocks_free;
-    let mut crew = Crew::start(&house, "works-on-data");
+    let mut shared = SharedMount::with(
+        room(3 * rounds),
+        ServerOptions { patience: Some(patience), ..ServerOptions::default() },
+    );
+    let free_before = shared.fs().statfs().unwrap().blocks_free;
+    let mut pool = WriterPool::start(&shared, "works-on-data");
     let (mut killed, mut continued) = (0, 0);
     for round in 0..rounds {
         // Every third one goes on in time: nobody touches it.
         if round % 3 == 2 {
-            continued += u64::from(crew.stop_one_for_a_while(&mut random, patience));
+            continued += u64::from(pool.stop_one_for_a_while(&mut random, patience));
         } else {
-            killed += u64::from(crew.stop_one(&mut random, patience));
+            killed += u64::from(pool.stop_one(&mut random, patience));
         }
     }
-    let longest = crew.longest_call();
-    let history = crew.end(false);
+    let longest = pool.longest_call();
+    let history = pool.end(false);
     println!(
         "{rounds} stops, {continued} continued in time, {killed} of the others killed, {} calls, longest call {longest:?}",
         history.len()
@@ -109,20 +111,20 @@ fn a_stopped_writer_in_the_way_is_killed_after_the_patience() {
     assert!(rounds < 3 || continued > 0, "nobody was continued in time");
     assert!(killed > 0, "nobody who was in others' way was killed");
     assert!(longest < patience + PAUSE_MAX, "a call took {longest:?}");
-    all_comes_back(&mut house, &history, false, free_before, killed);
+    all_comes_back(&mut shared, &history, false, free_before, killed);
 }
 
 #[test]
 fn an_arena_this_users_daemon_has_not_noted_is_not_adopted() {
-    let mut house = House::unmounted(16 << 20);
-    let notes = house.place().join("notes");
+    let mut shared = SharedMount::unmounted(16 << 20);
+    let notes = shared.place().join("notes");
     // It notes its arena where the next one does not look: to that it could be anybody's.
-    let mut daemon = start_with(house.socket(), "serves", &[("HEDDLE_RUNTIME_DIR", &notes)]);
-    daemon.is_ready(house.place());
+    let mut daemon = start_with(shared.socket(), "serves", &[("HEDDLE_RUNTIME_DIR", &notes)]);
+    daemon.is_ready(shared.place());
     let note = std::fs::read_dir(&notes).unwrap().next().unwrap().unwrap().path();
-    let client = client::attach(house.socket()).unwrap();
+    let client = client::attach(shared.socket()).unwrap();
     drop(daemon);
-    let refused = house.adopt().unwrap_err();
+    let refused = shared.adopt().unwrap_err();
     assert!(matches!(refused, AdoptError::NotNoted { .. }), "{refused}");
     assert!(refused.to_string().contains("left a note"), "{refused}");
     // With another arena in the note it is that which is looked for.
@@ -130,11 +132,11 @@ fn an_arena_this_users_daemon_has_not_noted_is_not_adopted() {
     let mut words: Vec<&str> = text.split(' ').collect();
     words[4] = "4242";
     std::fs::write(&note, words.join(" ")).unwrap();
-    let mut taker = start_with(house.socket(), "takes-over", &[("HEDDLE_RUNTIME_DIR", &notes)]);
+    let mut taker = start_with(shared.socket(), "takes-over", &[("HEDDLE_RUNTIME_DIR", &notes)]);
     assert!(!taker.ends(ROLE_PATIENCE).success(), "it took another's");
     std::fs::write(&note, text).unwrap();
-    let mut taker = start_with(house.socket(), "takes-over", &[("HEDDLE_RUNTIME_DIR", &notes)]);
-    taker.is_ready(house.place());
+    let mut taker = start_with(shared.socket(), "takes-over", &[("HEDDLE_RUNTIME_DIR", &notes)]);
+    taker.is_ready(shared.place());
     client.sync().unwrap();
 }
 
@@ -142,45 +144,45 @@ fn an_arena_this_users_daemon_has_not_noted_is_not_adopted() {
 fn a_daemon_that_starts_again_takes_over_what_the_clients_hold() {
     let rounds = env("HEDDLE_DAEMON_KILLS", 3);
     let mut random = random_numbers();
-    let mut house = House::unmounted(room(rounds));
-    let mut daemon = start_at(house.socket(), "serves");
-    daemon.is_ready(house.place());
-    let refused = house.adopt().unwrap_err();
+    let mut shared = SharedMount::unmounted(room(rounds));
+    let mut daemon = start_at(shared.socket(), "serves");
+    daemon.is_ready(shared.place());
+    let refused = shared.adopt().unwrap_err();
     assert!(matches!(refused, AdoptError::Served { .. } | AdoptError::NotFound { .. }), "{refused}");
-    let mut crew = Crew::start(&house, "works");
+    let mut pool = WriterPool::start(&shared, "works");
     let mut takeover = Duration::ZERO;
     for _ in 0..rounds {
         std::thread::sleep(Duration::from_micros(random() % 30_000));
         drop(daemon);
-        let locked = Region::open(house.place().join("image"), &OpenOptions::default()).unwrap_err();
+        let locked = Region::open(shared.place().join("image"), &OpenOptions::default()).unwrap_err();
         let in_use = matches!(locked, heddle_pmem::Error::InUse { .. });
         assert!(in_use, "the clients' image could be mounted: {locked}");
-        crew.others_go_on(u64::MAX);
+        pool.others_go_on(u64::MAX);
         // One that dies while nobody looks is settled by those whose way it is in, or by the next daemon.
-        let orphan = crew.kill_quietly(&mut random);
-        daemon = start_at(house.socket(), "takes-over");
+        let orphan = pool.kill_quietly(&mut random);
+        daemon = start_at(shared.socket(), "takes-over");
         if random().is_multiple_of(4) {
             // One that dies in the midst of taking over is followed by another.
             std::thread::sleep(Duration::from_micros(random() % 8_000));
             drop(daemon);
-            daemon = start_at(house.socket(), "takes-over");
+            daemon = start_at(shared.socket(), "takes-over");
         }
         let began = Instant::now();
-        daemon.is_ready(house.place());
+        daemon.is_ready(shared.place());
         takeover = takeover.max(began.elapsed());
-        crew.replace(orphan);
+        pool.replace(orphan);
     }
-    let longest = crew.longest_call();
-    let writers = crew.leave();
+    let longest = pool.longest_call();
+    let writers = pool.leave();
     drop(daemon);
-    house.adopt().unwrap();
-    let mut crew = Crew::with(&house, "works", writers);
-    (0..5).for_each(|_| crew.kill_one(&mut random));
-    let history = crew.end(true);
+    shared.adopt().unwrap();
+    let mut pool = WriterPool::with(&shared, "works", writers);
+    (0..5).for_each(|_| pool.kill_one(&mut random));
+    let history = pool.end(true);
     println!(
         "{rounds} daemons killed, {} calls, longest call {longest:?}, slowest start of a successor {takeover:?}",
         history.len()
     );
     assert!(longest < PAUSE_MAX, "a call took {longest:?}");
-    holds_afterwards(&mut house, &history, true);
+    holds_afterwards(&mut shared, &history, true);
 }

@@ -1,6 +1,6 @@
 //! Writers that are killed, or stopped, at random moments while others go on.
 
-use super::children::{House, ROLE_PATIENCE, Role, start};
+use super::children::{ROLE_PATIENCE, Role, SharedMount, start};
 use crate::kill::history::History;
 use crate::kill::operation::THREADS;
 use crate::kill::verify::{verify, verify_data};
@@ -21,8 +21,8 @@ pub fn random_numbers() -> impl FnMut() -> u64 {
 }
 
 /// Four writers of one kind.
-pub struct Crew<'h> {
-    pub house: &'h House,
+pub struct WriterPool<'h> {
+    pub shared: &'h SharedMount,
     role: &'static str,
     writers: Vec<Role>,
     journal: Journal,
@@ -51,29 +51,29 @@ impl Journal {
     }
 }
 
-impl<'h> Crew<'h> {
-    pub fn start(house: &'h House, role: &'static str) -> Crew<'h> {
-        let mut crew = Crew { house, role, writers: Vec::new(), journal: Journal::default() };
-        let first = crew.journal.next_number(house.place());
+impl<'h> WriterPool<'h> {
+    pub fn start(shared: &'h SharedMount, role: &'static str) -> WriterPool<'h> {
+        let mut pool = WriterPool { shared, role, writers: Vec::new(), journal: Journal::default() };
+        let first = pool.journal.next_number(shared.place());
         for thread in 0..THREADS {
-            crew.writers.push(start(house, &format!("{role} {thread} {first}")));
+            pool.writers.push(start(shared, &format!("{role} {thread} {first}")));
         }
-        (0..THREADS).for_each(|thread| crew.until_it_works(thread));
-        crew
+        (0..THREADS).for_each(|thread| pool.until_it_works(thread));
+        pool
     }
 
     pub fn history(&self) -> History {
-        History::read(&self.house.place().join("journal"))
+        History::read(&self.shared.place().join("journal"))
     }
 
     fn lines(&self) -> u64 {
-        std::fs::metadata(self.house.place().join("journal")).map_or(0, |m| m.len())
+        std::fs::metadata(self.shared.place().join("journal")).map_or(0, |m| m.len())
     }
 
     /// Waits for the first call of this thread's present process.
     fn until_it_works(&mut self, thread: u64) {
         let pid = self.writers[thread as usize].pid();
-        let sign = self.house.place().join(format!("longest-{thread}-{pid}"));
+        let sign = self.shared.place().join(format!("longest-{thread}-{pid}"));
         let began = Instant::now();
         while !sign.exists() {
             let writer = &mut self.writers[thread as usize];
@@ -109,8 +109,12 @@ impl<'h> Crew<'h> {
     }
 
     /// Takes over writers.
-    pub fn with(house: &'h House, role: &'static str, (writers, journal): (Vec<Role>, Journal)) -> Crew<'h> {
-        Crew { house, role, writers, journal }
+    pub fn with(
+        shared: &'h SharedMount,
+        role: &'static str,
+        (writers, journal): (Vec<Role>, Journal),
+    ) -> WriterPool<'h> {
+        WriterPool { shared, role, writers, journal }
     }
 
     /// Stops one writer while others need what it holds, as far as can be seen: they make no calls any more.
@@ -166,8 +170,8 @@ impl<'h> Crew<'h> {
 
     /// Starts the writer of this thread anew.
     pub fn replace(&mut self, thread: u64) {
-        let first = self.journal.next_number(self.house.place());
-        self.writers[thread as usize] = start(self.house, &format!("{} {thread} {first}", self.role));
+        let first = self.journal.next_number(self.shared.place());
+        self.writers[thread as usize] = start(self.shared, &format!("{} {thread} {first}", self.role));
         self.until_it_works(thread);
     }
 
@@ -185,7 +189,7 @@ impl<'h> Crew<'h> {
 
     /// The longest call that any writer has made.
     pub fn longest_call(&self) -> Duration {
-        let entries = std::fs::read_dir(self.house.place()).unwrap().map(|e| e.unwrap());
+        let entries = std::fs::read_dir(self.shared.place()).unwrap().map(|e| e.unwrap());
         let longest = entries.filter(|e| e.file_name().to_string_lossy().starts_with("longest-"));
         let read = |path: std::path::PathBuf| {
             let bytes = std::fs::read(path).unwrap();
@@ -198,11 +202,14 @@ impl<'h> Crew<'h> {
     pub fn end(mut self, names: bool) -> History {
         self.writers.clear();
         let history = self.history();
-        self.house.sweeps();
-        let checked =
-            if names { verify(&self.house.fs(), &history) } else { verify_data(&self.house.fs(), &history) };
+        self.shared.sweeps();
+        let checked = if names {
+            verify(&self.shared.fs(), &history)
+        } else {
+            verify_data(&self.shared.fs(), &history)
+        };
         checked.unwrap_or_else(|finding| panic!("while mounted, after {} calls: {finding}", history.len()));
-        self.house.fs().sync().unwrap();
+        self.shared.fs().sync().unwrap();
         history
     }
 }

@@ -1,6 +1,6 @@
 //! Clients in namespaces of their own: numbers of processes mean other things there, and nobody may be taken for dead because of that.
 
-use super::children::{House, image, start};
+use super::children::{SharedMount, image, start};
 use crate::common::{Short, sound};
 use heddle_vfs::{FileSystem, Ino};
 
@@ -8,15 +8,15 @@ use heddle_vfs::{FileSystem, Ino};
 #[test]
 fn crash_children_in_another_number_space_were_taken_for_dead() {
     for way in 0..3 {
-        let mut house = House::new(64 << 20);
-        start(&house, &format!("forks-into-namespaces {way}")).succeeds();
-        let found =
-            (0..4).map(|child| house.fs().size(&house.fs().open_file(Ino::ROOT, &format!("child-{child}"))));
+        let mut shared = SharedMount::new(64 << 20);
+        start(&shared, &format!("forks-into-namespaces {way}")).succeeds();
+        let found = (0..4)
+            .map(|child| shared.fs().size(&shared.fs().open_file(Ino::ROOT, &format!("child-{child}"))));
         assert!(found.into_iter().all(|size| size == 64 << 12), "{way}: a child has not written");
-        house.sweeps();
-        assert!(house.fs().statfs().is_ok());
-        house.unmount();
-        let image = image(house.place());
+        shared.sweeps();
+        assert!(shared.fs().statfs().is_ok());
+        shared.unmount();
+        let image = image(shared.place());
         sound(&image).unwrap_or_else(|finding| panic!("{way}: {finding}"));
     }
 }

@@ -6,7 +6,7 @@
 //! block has two owners).
 //! `HEDDLE_SURVIVE_KILLS`: so many kills; `HEDDLE_SURVIVE_SEED`: which. `cargo xtask survive` sets them.
 
-use super::children::{House, Role, start};
+use super::children::{Role, SharedMount, start};
 use super::roles::attached;
 use crate::common::{Disk, Short, env, options, sound};
 use crate::kill::history::History;
@@ -145,11 +145,11 @@ struct Stepped {
 }
 
 impl Stepped {
-    fn start(house: &House, call: &str, number: u64) -> Stepped {
-        let mut role = start(house, &format!("is-stepped {number} {call}"));
+    fn start(shared: &SharedMount, call: &str, number: u64) -> Stepped {
+        let mut role = start(shared, &format!("is-stepped {number} {call}"));
         let began = Instant::now();
         let thread = loop {
-            let text = std::fs::read_to_string(sign(house.place(), role.pid())).unwrap_or_default();
+            let text = std::fs::read_to_string(sign(shared.place(), role.pid())).unwrap_or_default();
             if let Some(thread) = text.strip_suffix('\n') {
                 break thread.parse().unwrap();
             }
@@ -200,11 +200,11 @@ struct Whole {
     after: View,
 }
 
-fn whole(house: &House, call: &str, number: u64) -> Whole {
-    let fs = house.fs();
+fn whole(shared: &SharedMount, call: &str, number: u64) -> Whole {
+    let fs = shared.fs();
     prepare(&fs, call, number);
     let before = view(&fs, number);
-    let child = Stepped::start(house, call, number);
+    let child = Stepped::start(shared, call, number);
     let instructions = child.step(u64::MAX);
     let after = view(&fs, number);
     child.kill();
@@ -228,9 +228,9 @@ struct Killed {
 }
 
 /// All is settled: what was seen is still there, and is what a mount of the region alone gives.
-fn compare(house: &House, workers: &[Role], killed: &mut Vec<Killed>) {
-    house.sweeps();
-    let fs = house.fs();
+fn compare(shared: &SharedMount, workers: &[Role], killed: &mut Vec<Killed>) {
+    shared.sweeps();
+    let fs = shared.fs();
     for kill in &mut *killed {
         let now = view(&fs, kill.number);
         // The one that settles completes a call that was recorded whole; nothing goes the other way.
@@ -248,7 +248,7 @@ fn compare(house: &House, workers: &[Role], killed: &mut Vec<Killed>) {
         unsafe { libc::waitpid(worker.pid() as i32, &mut status, libc::WUNTRACED) };
         assert!(libc::WIFSTOPPED(status), "a worker ended by itself: its own output says why");
     }
-    let bytes = std::fs::read(house.place().join("image")).unwrap();
+    let bytes = std::fs::read(shared.place().join("image")).unwrap();
     signal(Signal::CONT);
     let copy = Disk::new(Variant::Heddle, bytes.len() as u64);
     copy.region().nt_write(Pos(0), &bytes);
@@ -270,22 +270,22 @@ fn a_call_killed_at_any_instruction_is_done_or_undone() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) % below
     };
-    let mut house = House::new(IMAGE_BYTES);
-    house.fs().new_dir(Ino::ROOT, "d");
-    let calls: Vec<Whole> = (1..).zip(CALLS).map(|(number, call)| whole(&house, call, number)).collect();
+    let mut shared = SharedMount::new(IMAGE_BYTES);
+    shared.fs().new_dir(Ino::ROOT, "d");
+    let calls: Vec<Whole> = (1..).zip(CALLS).map(|(number, call)| whole(&shared, call, number)).collect();
     let instructions: Vec<String> =
         CALLS.iter().zip(&calls).map(|(call, it)| format!("{call} {}", it.instructions)).collect();
     println!("instructions of a call: {}", instructions.join(", "));
-    let workers: Vec<Role> = (0..2).map(|who| start(&house, &format!("works-on-data {who} 4"))).collect();
-    let (fs, mut killed) = (house.fs(), Vec::new());
+    let workers: Vec<Role> = (0..2).map(|who| start(&shared, &format!("works-on-data {who} 4"))).collect();
+    let (fs, mut killed) = (shared.fs(), Vec::new());
     let (mut as_before, mut settlers) = (0, 0);
     for number in 100..100 + kills {
         let which = random(CALLS.len() as u64) as usize;
         let (call, whole) = (CALLS[which], &calls[which]);
         prepare(&fs, call, number);
-        let victim = Stepped::start(&house, call, number);
+        let victim = Stepped::start(&shared, call, number);
         // Stands ready before the victim dies: it must come before the daemon's next round.
-        let settler = random(SETTLER_ONE_IN).eq(&0).then(|| Stepped::start(&house, "look", number));
+        let settler = random(SETTLER_ONE_IN).eq(&0).then(|| Stepped::start(&shared, "look", number));
         let most = if is_first(number) { FIRST_CALL_INSTRUCTIONS } else { whole.instructions };
         let at = victim.step(random(most));
         let mut story = format!("kill {number}, {call}, instruction {at} of {most}");
@@ -304,19 +304,19 @@ fn a_call_killed_at_any_instruction_is_done_or_undone() {
         as_before += u64::from(seen == whole.before);
         killed.push(Killed { story, number, seen, after: whole.after.clone() });
         if killed.len() as u64 == BATCH {
-            compare(&house, &workers, &mut killed);
+            compare(&shared, &workers, &mut killed);
         }
     }
-    compare(&house, &workers, &mut killed);
+    compare(&shared, &workers, &mut killed);
     println!("{kills} kills, {as_before} as before, {settlers} settlers killed");
     assert!(
         kills < 20 || (as_before > 0 && as_before < kills && settlers > 0),
         "all were alike: {as_before}"
     );
     drop((workers, fs));
-    house.unmount_as(true);
-    sound(&super::children::image(house.place())).unwrap_or_else(|found| panic!("{found}"));
-    house.mount();
-    let history = History::read(&house.place().join("journal"));
-    crate::kill::verify::verify_data(&house.fs(), &history).unwrap_or_else(|found| panic!("{found}"));
+    shared.unmount_as(true);
+    sound(&super::children::image(shared.place())).unwrap_or_else(|found| panic!("{found}"));
+    shared.mount();
+    let history = History::read(&shared.place().join("journal"));
+    crate::kill::verify::verify_data(&shared.fs(), &history).unwrap_or_else(|found| panic!("{found}"));
 }

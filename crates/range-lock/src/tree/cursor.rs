@@ -8,7 +8,7 @@ use super::{SrlTree, slot};
 use crate::head::LockHead;
 
 /// Where a segment is locked.
-pub(super) enum Place<'a> {
+pub(super) enum Found<'a> {
     /// By its own word: the first of these, which are those of the range in one leaf.
     Words(&'a [AtomicU32]),
     /// By the slot of an absent subtree that ends with segment `last`.
@@ -17,7 +17,7 @@ pub(super) enum Place<'a> {
 
 enum Child<'a> {
     Node(u64),
-    Absent(Place<'a>),
+    Absent(Found<'a>),
 }
 
 /// The nodes it came by, so that neighbours are found without a descent. Node 0 is none.
@@ -38,7 +38,7 @@ impl<'a> Cursor<'a> {
     /// The place of `segment` (and of those after it in the same leaf, up to `last`), growing the tree as needed. `open`: the range
     /// reaches from here to the end of the file, so absent subtrees within need not be grown.
     #[inline]
-    pub(super) fn locate(&mut self, segment: u64, last: u64, open: bool) -> Result<Place<'a>, Full> {
+    pub(super) fn locate(&mut self, segment: u64, last: u64, open: bool) -> Result<Found<'a>, Full> {
         let leaf = match self.find_leaf(segment, last, open)? {
             Child::Node(node) => Ptr::from_raw(node),
             Child::Absent(place) => return Ok(place),
@@ -46,7 +46,7 @@ impl<'a> Cursor<'a> {
         let level = self.tree.levels[self.tree.depth - 1];
         let index = level.index(segment);
         let count = (last - segment).min((1 << level.bits) - 1 - index as u64) as usize + 1;
-        Ok(Place::Words(self.arena.slice(leaf.add(index), count)))
+        Ok(Found::Words(self.arena.slice(leaf.add(index), count)))
     }
 
     #[inline]
@@ -138,7 +138,7 @@ impl Want {
         let last_below = first_below + (1 << shift) - 1;
         let covered = open && segment == first_below && last_below <= last;
         if slot::is_locked(value) || covered {
-            return Ok(Child::Absent(Place::Slot { slot, last: last_below, covered }));
+            return Ok(Child::Absent(Found::Slot { slot, last: last_below, covered }));
         }
         let node = tree.new_node(arena, level + 1)?;
         // ORDERING: Release installs, Acquire on failure follows another's: O1 of `tree`. Acquire on success too: the slot may have been
@@ -154,7 +154,7 @@ impl Want {
                 unsafe { tree.free_node(arena, level + 1, node) };
                 Ok(match slot::is_child(other) {
                     true => Child::Node(other),
-                    false => Child::Absent(Place::Slot { slot, last: last_below, covered }),
+                    false => Child::Absent(Found::Slot { slot, last: last_below, covered }),
                 })
             }
         }

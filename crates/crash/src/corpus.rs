@@ -3,14 +3,14 @@
 use crate::op::Workload;
 use crate::text;
 
-macro_rules! shelf {
+macro_rules! corpus {
     ($($name:literal),* $(,)?) => {
         /// Names and texts.
-        const SHELF: &[(&str, &str)] = &[$(($name, include_str!(concat!("../workloads/", $name, ".txt")))),*];
+        const CORPUS: &[(&str, &str)] = &[$(($name, include_str!(concat!("../workloads/", $name, ".txt")))),*];
     };
 }
 
-shelf![
+corpus![
     "data",
     "data-in-pieces",
     "sizes",
@@ -56,7 +56,7 @@ shelf![
 pub fn workloads() -> Vec<Workload> {
     let read =
         |(name, text): &(&str, &str)| text::parse(name, text).unwrap_or_else(|e| panic!("{name}: {e}"));
-    SHELF.iter().map(read).collect()
+    CORPUS.iter().map(read).collect()
 }
 
 /// The workload of this name.
@@ -67,7 +67,7 @@ pub fn workload(name: &str) -> Option<Workload> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_workload_of_the_shelf_can_be_read() {
+    fn every_workload_of_the_corpus_can_be_read() {
         assert!(super::workloads().len() >= 15);
         assert!(super::workload("data").is_some() && super::workload("nothing").is_none());
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// What a run, or many, met.
 #[derive(Clone, Debug, Default)]
-pub struct Ran {
+pub struct Coverage {
     #[cfg(feature = "planted")]
     counts: Counts,
     /// Calls that store or fence.
@@ -32,9 +32,9 @@ pub enum Part {
     Recovery,
 }
 
-impl Ran {
+impl Coverage {
     /// Adds another run's.
-    pub fn add(&mut self, other: Ran) {
+    pub fn add(&mut self, other: Coverage) {
         #[cfg(feature = "planted")]
         {
             self.add_counts(&other.counts, |_| true);

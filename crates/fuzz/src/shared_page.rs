@@ -15,7 +15,7 @@ pub const INPUT_MAX: usize = 1 << 16;
 
 /// The words; see the methods.
 #[repr(C)]
-struct Words {
+struct Header {
     inputs: AtomicU64,
     millis: AtomicU64,
     kept: AtomicU64,
@@ -24,28 +24,28 @@ struct Words {
 }
 
 /// See the module.
-pub struct Board {
-    words: &'static Words,
+pub struct SharedPage {
+    header: &'static Header,
     input: *mut u8,
 }
 
-impl Board {
+impl SharedPage {
     /// Maps the file, which is made longer if need be. It stays mapped.
     ///
     /// # Errors
     /// Those of the system.
-    pub fn open(path: &Path) -> Result<Board> {
+    pub fn open(path: &Path) -> Result<SharedPage> {
         let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
-        let len = size_of::<Words>() + INPUT_MAX;
+        let len = size_of::<Header>() + INPUT_MAX;
         file.set_len(len as u64)?;
         // SAFETY: a fresh shared mapping of a file that nobody makes shorter.
         let base = unsafe {
             mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)?
         };
         // SAFETY: the mapping is page-aligned, long enough, never unmapped; both sides use atomics for the words.
-        let words = unsafe { &*base.cast::<Words>() };
+        let header = unsafe { &*base.cast::<Header>() };
         // SAFETY: behind the words, inside the mapping.
-        Ok(Board { words, input: unsafe { base.cast::<u8>().add(size_of::<Words>()) } })
+        Ok(SharedPage { header, input: unsafe { base.cast::<u8>().add(size_of::<Header>()) } })
     }
 
     /// An input is about to be tried.
@@ -53,32 +53,32 @@ impl Board {
         let len = input.len().min(INPUT_MAX);
         // SAFETY: `len` bytes of the mapping; the watcher reads them when this process stands still or is dead.
         unsafe { std::ptr::copy_nonoverlapping(input.as_ptr(), self.input, len) };
-        self.words.len.store(len as u64, Relaxed); // ORDERING: Relaxed, before the Release below.
-        self.words.inputs.fetch_add(1, Release); // ORDERING: Release, pairs with `inputs`.
+        self.header.len.store(len as u64, Relaxed); // ORDERING: Relaxed, before the Release below.
+        self.header.inputs.fetch_add(1, Release); // ORDERING: Release, pairs with `inputs`.
     }
 
     /// Inputs that were begun, by all processes.
     pub fn inputs(&self) -> u64 {
-        self.words.inputs.load(Acquire) // ORDERING: Acquire, pairs with `begin`.
+        self.header.inputs.load(Acquire) // ORDERING: Acquire, pairs with `begin`.
     }
 
     /// The present input.
     pub fn input(&self) -> Vec<u8> {
         // ORDERING: Relaxed, behind `inputs`, or the writer is dead.
-        let len = (self.words.len.load(Relaxed) as usize).min(INPUT_MAX);
+        let len = (self.header.len.load(Relaxed) as usize).min(INPUT_MAX);
         // SAFETY: inside the mapping.
         unsafe { std::slice::from_raw_parts(self.input, len) }.to_vec()
     }
 
     /// Says how far it is: processor time, inputs that are kept, edges.
     pub fn note(&self, millis: u64, kept: u64, edges: u64) {
-        let words = [(&self.words.millis, millis), (&self.words.kept, kept), (&self.words.edges, edges)];
+        let words = [(&self.header.millis, millis), (&self.header.kept, kept), (&self.header.edges, edges)];
         words.into_iter().for_each(|(word, value)| word.store(value, Relaxed)); // ORDERING: Relaxed, figures for people.
     }
 
-    /// What [`Board::note`] said.
+    /// What [`SharedPage::note`] said.
     pub fn noted(&self) -> [u64; 3] {
         // ORDERING: Relaxed, as above.
-        [&self.words.millis, &self.words.kept, &self.words.edges].map(|word| word.load(Relaxed))
+        [&self.header.millis, &self.header.kept, &self.header.edges].map(|word| word.load(Relaxed))
     }
 }

@@ -51,38 +51,38 @@ impl Kind {
 }
 
 /// The tmpfs that holds all places.
-pub struct Ground {
+pub struct TestRoot {
     dir: PathBuf,
     heddle: PathBuf,
 }
 
-impl Ground {
+impl TestRoot {
     /// Mounts it. Inside of namespaces of our own (`private`) it goes with this process.
-    pub fn new(heddle: &Path) -> Result<Ground> {
+    pub fn new(heddle: &Path) -> Result<TestRoot> {
         let dir = std::env::temp_dir().join(format!("heddle-apps-{}", std::process::id()));
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let ground = Ground { dir, heddle: heddle.to_path_buf() };
+        let test_root = TestRoot { dir, heddle: heddle.to_path_buf() };
         run(Command::new("mount")
             .args(["-t", "tmpfs", "-o", "size=80%,mode=755", "tmpfs"])
-            .arg(&ground.dir))?;
-        Ok(ground)
+            .arg(&test_root.dir))?;
+        Ok(test_root)
     }
 
     /// A fresh place. `groups`: members of this group may attach to the image too.
-    pub fn place(&self, kind: Kind, group: Option<&str>) -> Result<Place> {
+    pub fn test_dir(&self, kind: Kind, group: Option<&str>) -> Result<TestDir> {
         let home = self.dir.join(kind.name());
         fs::create_dir_all(home.join("mnt"))?;
         let (image, dir) = (home.join("image"), home.join("mnt/work"));
-        let place = Place { kind, image, dir, home, heddle: self.heddle.clone() };
-        place.mount(group)?;
+        let test_dir = TestDir { kind, image, dir, home, heddle: self.heddle.clone() };
+        test_dir.mount(group)?;
         // Programs of other users write to it too.
-        File::create(place.report())?.set_permissions(fs::Permissions::from_mode(0o666))?;
-        fs::create_dir(&place.dir)?;
-        Ok(place)
+        File::create(test_dir.report())?.set_permissions(fs::Permissions::from_mode(0o666))?;
+        fs::create_dir(&test_dir.dir)?;
+        Ok(test_dir)
     }
 }
 
-impl Drop for Ground {
+impl Drop for TestRoot {
     fn drop(&mut self) {
         let gone = run(Command::new("umount").arg("--lazy").arg(&self.dir));
         if gone.is_ok() {
@@ -112,7 +112,7 @@ impl std::fmt::Display for Served {
 }
 
 /// A directory for one program.
-pub struct Place {
+pub struct TestDir {
     /// Which kind.
     pub kind: Kind,
     /// The program's directory, empty at first.
@@ -122,7 +122,7 @@ pub struct Place {
     heddle: PathBuf,
 }
 
-impl Place {
+impl TestDir {
     fn mount(&self, group: Option<&str>) -> Result<()> {
         let mnt = self.home.join("mnt");
         match self.kind {

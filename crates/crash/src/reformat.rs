@@ -3,11 +3,11 @@
 //! Until the new one is there, an image is the old one with all that it held, or none; then it is an empty one. It is never an old one
 //! without its content.
 
+use crate::coverage::Coverage;
 use crate::cut::{Bounds, Cut, choice_text, explore};
 use crate::judge::{Allowed, Judge, mounted, without_panic};
 use crate::op::{File, Logs, Op};
 use crate::play::Player;
-use crate::ran::Ran;
 use crate::rig::{Failure, IMAGE_BYTES, model_like};
 use heddle_nvmfs::{Variant, VolumeError, format_region};
 use heddle_pmem::{CrashPoint, Model, Region};
@@ -20,7 +20,7 @@ const BOUNDS: Bounds = Bounds { ordered: 256, random: 64, seed: 1 };
 ///
 /// # Errors
 /// The image cannot be made.
-pub fn remade(variant: Variant, model: Model) -> Result<(Option<Failure>, Ran), String> {
+pub fn reformatted(variant: Variant, model: Model) -> Result<(Option<Failure>, Coverage), String> {
     let say = |e: VolumeError| e.to_string();
     let (region, simulator) = Region::simulated(IMAGE_BYTES);
     simulator.set_model(model);
@@ -41,10 +41,10 @@ pub fn remade(variant: Variant, model: Model) -> Result<(Option<Failure>, Ran), 
     }
     let mut cuts = std::mem::take(&mut *cuts.lock().unwrap_or_else(PoisonError::into_inner));
     cuts.push(Cut { step: 0, returned: true, fence: 0, point: simulator.crash_point(), id: u64::MAX });
-    let mut ran = Ran::default();
-    ran.add_sites(&simulator);
+    let mut coverage = Coverage::default();
+    coverage.add_sites(&simulator);
     let empty = empty(variant)?;
-    Ok((cuts.iter().find_map(|cut| judge(variant, model, cut, [&old, &empty])), ran))
+    Ok((cuts.iter().find_map(|cut| judge(variant, model, cut, [&old, &empty])), coverage))
 }
 
 /// Puts something into an image; what it holds then.
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_cut_mkfs_leaves_the_old_image_none_or_an_empty_one() {
         for model in Model::ALL {
-            let (failure, _) = remade(Variant::Heddle, model).unwrap();
+            let (failure, _) = reformatted(Variant::Heddle, model).unwrap();
             assert!(failure.is_none(), "{}: {}", model.name(), failure.unwrap());
         }
     }
