@@ -59,7 +59,7 @@ const WHERE: &[(Bug, Variant, &str)] = &[
     (Bug::PageReusedBeforeUnlink, Variant::Heddle, "tombstones"),
     (Bug::WriteInPlace, Variant::NovaTree, "data"),
     (Bug::FloorNotRaised, Variant::Heddle, "ranges"),
-    (Bug::GenerationNotRaised, Variant::Heddle, "sizes"),
+    (Bug::ChangeCountNotRaised, Variant::Heddle, "sizes"),
     (Bug::LatestTimeWins, Variant::Heddle, "attributes"),
     (Bug::CutCreationMovesTime, Variant::Heddle, "attributes"),
     (Bug::StaleMark, Variant::Heddle, "data-in-pieces"),

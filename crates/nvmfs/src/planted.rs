@@ -96,8 +96,8 @@ bugs! {
     WriteInPlace = "write-in-place",
     /// A punch does not raise the floor: a later write of a page without a cell is older than it (D8).
     FloorNotRaised = "floor-not-raised",
-    /// Two changes of attributes carry one generation (D7, D9).
-    GenerationNotRaised = "generation-not-raised",
+    /// Two changes of attributes carry one change count (D7, D9).
+    ChangeCountNotRaised = "change-count-not-raised",
     /// The latest time of all writes wins over a time that was set later (D9).
     LatestTimeWins = "latest-time-wins",
     /// The time of a creation counts although the inode was never created.

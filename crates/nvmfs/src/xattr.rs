@@ -3,10 +3,10 @@
 //! State       [`Attached`], made with the first attribute: the blob's block, and the access lists as words. Bits of the
 //!             inode's mode tell which lists exist, so that checks of inodes without one read nothing else.
 //! Invariants  I1  the set is replaced as a whole, under the EOF latch: a new blob, then one transaction of a state and an attributes
-//!                 record of one generation. Of two sets, the larger generation counts.
+//!                 record of one change count. Of two sets, the larger change count counts.
 //!             I2  the blob that a record names is replaced in memory before its blocks are freed. Readers take no latch:
 //!                 they check `seq` after reading, and discard the result if it changed.
-//!             I3  `generation` is stored last: the set of a record's generation is completely linked. If a process died before that,
+//!             I3  `change_count` is stored last: the set of a record's change count is completely linked. If a process died before that,
 //!                 its settler links the record's set again.
 //! Crash order C1  blob fenced, record fenced, memory changed, old blob freed.
 //! Orderings   O1  as in `names::table`: `seq` is odd while the words change, and is loaded before and after them.
@@ -44,7 +44,7 @@ const ENTRIES_MAX: u64 = 8192;
 #[derive(Debug)]
 pub struct Attached {
     seq: AtomicU64,
-    generation: AtomicU64,
+    change_count: AtomicU64,
     blob: AtomicU64,
     lists: [AtomicU64; 2],
     lens: [AtomicU64; 2],
@@ -58,7 +58,7 @@ unsafe impl Zeroed for Attached {
         let zero = || AtomicU64::new(0);
         Attached {
             seq: zero(),
-            generation: zero(),
+            change_count: zero(),
             blob: zero(),
             lists: [zero(), zero()],
             lens: [zero(), zero()],
@@ -208,22 +208,22 @@ fn check_list(core: &Core, inode: InodeRef<'_>, mode: Mode, cred: &Cred, want: P
 }
 
 /// Generation of the last attributes record; `None` if there was none.
-pub fn generation(core: &Core, inode: InodeRef<'_>) -> Option<u64> {
+pub fn change_count(core: &Core, inode: InodeRef<'_>) -> Option<u64> {
     // ORDERING: Relaxed, an older value only keeps a record longer.
-    attached(core, inode).map(|set| set.generation.load(Relaxed))
+    attached(core, inode).map(|set| set.change_count.load(Relaxed))
 }
 
-/// A record of the present set at a new generation; `None` without a set. The caller holds the EOF latch.
-pub fn again(core: &Core, inode: InodeRef<'_>, generation: u64) -> Option<Record> {
+/// A record of the present set at a new change count; `None` without a set. The caller holds the EOF latch.
+pub fn again(core: &Core, inode: InodeRef<'_>, change_count: u64) -> Option<Record> {
     let set = attached(core, inode)?;
-    Some(Record::Xattrs { blob: blob_of(set), generation, mtime: inode.volatile.times()[1] })
+    Some(Record::Xattrs { blob: blob_of(set), change_count, mtime: inode.volatile.times()[1] })
 }
 
 /// Called when that record is durable: earlier records are dead.
-pub fn set_generation(core: &Core, inode: InodeRef<'_>, generation: u64) {
+pub fn set_change_count(core: &Core, inode: InodeRef<'_>, change_count: u64) {
     if let Some(set) = attached(core, inode) {
         // ORDERING: Relaxed, read by cleaning, and under the latch.
-        set.generation.store(generation, Relaxed);
+        set.change_count.store(change_count, Relaxed);
     }
 }
 
@@ -304,8 +304,8 @@ fn free_lists(core: &Core, own: &mut LaneLocal, lists: [Option<(Ptr<AtomicU64>, 
 
 impl Prepared {
     /// Its record.
-    pub fn record(&self, generation: u64, mtime: Time) -> Record {
-        Record::Xattrs { blob: self.blob.first(), generation, mtime }
+    pub fn record(&self, change_count: u64, mtime: Time) -> Record {
+        Record::Xattrs { blob: self.blob.first(), change_count, mtime }
     }
 
     /// Frees everything, because the record was not written.
@@ -320,9 +320,9 @@ impl Prepared {
     }
 
     /// Links the set, because its record is durable. The caller holds the EOF latch.
-    pub fn publish(self, core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>, generation: u64) {
+    pub fn publish(self, core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>, change_count: u64) {
         let old = blocks(core, inode);
-        link(core, own, inode, (self.set, self.lists), self.blob.first(), generation);
+        link(core, own, inode, (self.set, self.lists), self.blob.first(), change_count);
         for extent in old {
             free_later(core.free_map(), &core.region, own, extent);
         }
@@ -336,7 +336,7 @@ fn link(
     inode: InodeRef<'_>,
     (at, lists): InMemory,
     blob: Option<BlockNo>,
-    generation: u64,
+    change_count: u64,
 ) {
     let set = core.arena.get(at);
     // ORDERING: Acquire, as in `attached`.
@@ -373,7 +373,7 @@ fn link(
         inode.volatile.set_has_list(which, lists[which as usize].is_some());
     }
     // ORDERING: Relaxed, read by cleaning, and under the latch.
-    set.generation.store(generation, Relaxed);
+    set.change_count.store(change_count, Relaxed);
     free_lists(core, own, old);
 }
 
@@ -386,10 +386,10 @@ pub fn roll_forward(
     core: &Core,
     own: &mut LaneLocal,
     inode: InodeRef<'_>,
-    generation: u64,
+    change_count: u64,
     first: Option<BlockNo>,
 ) -> Result<Vec<Extent>> {
-    if self::generation(core, inode).is_some_and(|known| known >= generation) {
+    if self::change_count(core, inode).is_some_and(|known| known >= change_count) {
         return Ok(Vec::new());
     }
     let damaged = || Error::Corrupt(format!("inode {}: the blob of its attributes", inode.ino.0));
@@ -399,7 +399,7 @@ pub fn roll_forward(
     let linked = attached(core, inode).is_some_and(|set| blob_of(set) == first);
     let old = if linked { Vec::new() } else { blocks(core, inode) };
     let made = in_memory(core, own, inode, &xattrs)?;
-    link(core, own, inode, made, first, generation);
+    link(core, own, inode, made, first, change_count);
     Ok(old)
 }
 
@@ -411,7 +411,7 @@ pub fn recover(
     core: &Core,
     own: &mut LaneLocal,
     inode: InodeRef<'_>,
-    generation: u64,
+    change_count: u64,
     first: Option<BlockNo>,
 ) -> Result<()> {
     let damaged = || Error::Corrupt(format!("inode {}: the blob of its attributes", inode.ino.0));
@@ -427,7 +427,7 @@ pub fn recover(
         }
     }
     let made = in_memory(core, own, inode, &xattrs)?;
-    link(core, own, inode, made, first, generation);
+    link(core, own, inode, made, first, change_count);
     Ok(())
 }
 

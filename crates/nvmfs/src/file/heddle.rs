@@ -115,7 +115,7 @@ fn write_page(
         pages: 1,
         end_in_last_page: BLOCK_BYTES as u32,
         version,
-        generation: inode.volatile.change(),
+        change_count: inode.volatile.change_count(),
     };
     let guess = saying(cell.lv().version().max(inode.volatile.floor()).next());
     let mut line = write_line(next.seed, next.slot, guard.id, &guess, block, mtime);
@@ -274,7 +274,7 @@ fn publish<'v>(
         end_in_last_page: span.end_in_last_page(size),
         version,
         mtime,
-        generation: inode.volatile.change(),
+        change_count: inode.volatile.change_count(),
         unwritten: false,
     }
     .make(extents, prepared.list.as_ref().map(|list| list.first), &mut records);

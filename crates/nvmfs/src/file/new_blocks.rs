@@ -210,7 +210,7 @@ pub struct WriteRecords {
     /// Time of the write.
     pub mtime: Time,
     /// Generation of the size that the write saw.
-    pub generation: u64,
+    pub change_count: u64,
     /// The blocks were not written: they read as zeros.
     pub unwritten: bool,
 }
@@ -225,7 +225,7 @@ impl WriteRecords {
             end_in_last_page: if last { self.end_in_last_page } else { BLOCK as u32 },
             version: self.version,
             mtime: self.mtime,
-            generation: self.generation,
+            change_count: self.change_count,
         };
         if let Some(list) = list {
             let pages = extents.iter().map(|e| e.count).sum();

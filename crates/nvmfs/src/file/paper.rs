@@ -307,7 +307,7 @@ fn log_and_publish(
         end_in_last_page: span.end_in_last_page(size),
         version,
         mtime,
-        generation: inode.volatile.change(),
+        change_count: inode.volatile.change_count(),
         unwritten: false,
     }
     .make(extents, list, &mut records);

@@ -146,7 +146,7 @@ fn allocate_some(
         // The content does not change here. The times change with the state record behind the whole
         // allocation, or not at all.
         mtime: inode.volatile.times()[0],
-        generation: inode.volatile.change(),
+        change_count: inode.volatile.change_count(),
         unwritten: true,
     }
     .make(&extents, None, &mut records);

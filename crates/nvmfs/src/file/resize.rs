@@ -7,7 +7,7 @@
 //!
 //! Invariants  I1  the caller's thread holds the EOF latch throughout, and the gate while it looks for cells.
 //!             I2  the floor is raised to the version of every tombstone: pages without cells get later versions (D8).
-//!             I3  a record of size and attributes carries its own generation; of two records, the larger generation decides (D7, D9).
+//!             I3  a record of size and attributes carries its own change count; of two records, the larger change count decides (D7, D9).
 
 use crate::alloc::{Purpose, settle_limbo, take_block};
 use crate::file::cells::{Change, LockedSparse, lock_existing};
@@ -131,10 +131,10 @@ fn change(
         None => None,
     };
     let prepared = xattrs.map(|set| xattr::prepare(core, guard, inode, set)).transpose()?;
-    let generation = inode.volatile.change() + 1;
+    let change_count = inode.volatile.change_count() + 1;
     let done = log_change(core, guard, inode, clear, new, prepared.as_ref());
     match (prepared, done.is_ok()) {
-        (Some(prepared), true) => prepared.publish(core, guard.own, inode, generation),
+        (Some(prepared), true) => prepared.publish(core, guard.own, inode, change_count),
         (Some(prepared), false) => prepared.give_up(core, guard.own, inode),
         (None, _) => {}
     }
@@ -167,7 +167,7 @@ fn log_change(
     let new = new.unwrap_or(&unchanged);
     let state = state(inode, new);
     let mut records = vec![Record::State(state)];
-    records.extend(xattrs.map(|set| set.record(state.generation, state.ctime)));
+    records.extend(xattrs.map(|set| set.record(state.change_count, state.ctime)));
     commit::commit(core, guard, inode, &records)?;
     step(Step::Durable);
     apply(inode, &records, new.changes_mtime());
@@ -200,7 +200,7 @@ pub(super) fn state(inode: InodeRef<'_>, new: &NewState) -> State {
         },
         ctime: now,
         atime: new.atime.unwrap_or(atime),
-        generation: inode.volatile.change() + u64::from(!planted(Bug::GenerationNotRaised)),
+        change_count: inode.volatile.change_count() + u64::from(!planted(Bug::ChangeCountNotRaised)),
     }
 }
 
@@ -232,12 +232,12 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     same.ctime = ctime;
     let mut records = vec![Record::State(same)];
     if !planted(Bug::AttributesForgotten) {
-        records.extend(xattr::again(core, inode, same.generation));
+        records.extend(xattr::again(core, inode, same.change_count));
     }
     commit::commit_for(core, guard, inode, &records, Purpose::Regain)?;
     apply(inode, &records, None);
     if records.len() > 1 {
-        xattr::set_generation(core, inode, same.generation);
+        xattr::set_change_count(core, inode, same.change_count);
     }
     Ok(())
 }
@@ -257,8 +257,8 @@ pub fn apply(inode: InodeRef<'_>, records: &[Record], mtime: Option<SetTime>) {
         }
         inode.volatile.touch_state(s.ctime);
         inode.volatile.set_atime(s.atime);
-        inode.volatile.set_change(s.generation);
-        inode.volatile.state_change.store(s.generation, Relaxed); // ORDERING: Relaxed, read under the latch.
+        inode.volatile.set_change_count(s.change_count);
+        inode.volatile.state_change_count.store(s.change_count, Relaxed); // ORDERING: Relaxed, read under the latch.
         if inode.volatile.size() != s.size {
             inode.volatile.set_size(s.size);
         }
@@ -425,7 +425,7 @@ fn records_of(
     whole: Vec<Record>,
 ) -> Vec<Record> {
     let now = crate::clock::exact();
-    let generation = inode.volatile.change() + u64::from(new.is_some());
+    let change_count = inode.volatile.change_count() + u64::from(new.is_some());
     let mut records: Vec<Record> = edges
         .iter()
         .map(|e| Record::Write {
@@ -437,14 +437,14 @@ fn records_of(
             end_in_last_page: if new.is_some() { 0 } else { within_size(inode, e.page) },
             version,
             mtime: now,
-            generation,
+            change_count,
         })
         .collect();
     records.extend(whole);
     match new {
         Some(new) => {
             records.push(Record::State(state(inode, new)));
-            records.extend(xattrs.map(|set| set.record(generation, now)));
+            records.extend(xattrs.map(|set| set.record(change_count, now)));
         }
         // Nothing was mapped, yet the file has changed, so its times must change.
         None if records.is_empty() => {

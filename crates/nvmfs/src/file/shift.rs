@@ -248,7 +248,7 @@ fn log(
             blob: fresh.first(),
             version,
             mtime: state.mtime,
-            generation: state.generation,
+            change_count: state.change_count,
         },
         Record::State(state),
     ];
@@ -333,7 +333,7 @@ pub fn roll_forward(
 
 /// The pages that a remap record still determines, as write records; `None` if its map cannot be read.
 pub fn current(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Record>> {
-    let Record::Remap { blob, version, mtime, generation, .. } = *record else { return Some(Vec::new()) };
+    let Record::Remap { blob, version, mtime, change_count, .. } = *record else { return Some(Vec::new()) };
     let (runs, _) = read_map(core, inode.id(), blob)?;
     let still = |run: &MapRun| {
         (run.page.0..run.page.0 + run.blocks.count).any(|page| look(core, inode, PageNo(page)).1 <= version)
@@ -349,7 +349,7 @@ pub fn current(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<
         end_in_last_page: 0,
         version,
         mtime,
-        generation,
+        change_count,
     };
     Some(runs.into_iter().filter(still).map(write).collect())
 }

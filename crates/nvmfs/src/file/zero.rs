@@ -69,8 +69,8 @@ pub fn zero(
     }
 }
 
-fn generation(inode: InodeRef<'_>, new: Option<&NewState>) -> u64 {
-    inode.volatile.change() + u64::from(new.is_some())
+fn change_count(inode: InodeRef<'_>, new: Option<&NewState>) -> u64 {
+    inode.volatile.change_count() + u64::from(new.is_some())
 }
 
 /// The record that turns whole pages into holes.
@@ -78,7 +78,7 @@ pub fn tombstone(inode: InodeRef<'_>, span: Span, version: Version, new: Option<
     let (page, end) = (PageNo::after(span.start), PageNo::of(span.end));
     let mtime = crate::clock::exact();
     let pages = end.0.saturating_sub(page.0);
-    let record = Record::Punch { page, pages, version, mtime, generation: generation(inode, new) };
+    let record = Record::Punch { page, pages, version, mtime, change_count: change_count(inode, new) };
     if pages > 0 { vec![record] } else { Vec::new() }
 }
 
@@ -100,7 +100,7 @@ pub fn unwritten(
         end_in_last_page: 0,
         version,
         mtime,
-        generation: generation(inode, new),
+        change_count: change_count(inode, new),
     };
     runs(core, inode, PageNo::after(span.start), PageNo::of(span.end)).into_iter().map(record).collect()
 }

@@ -126,19 +126,19 @@ structures! {
         BLOCK "block" 2, 0..40;
         PAGES "pages" 2, 40..60;
         VERSION "version" 3, 0..62;
-        GENERATION "generation" 6, 0..50;
+        CHANGE_COUNT "change count" 6, 0..50;
     }
     punch "punch record" {
         PAGE "page" 1, 0..36;
         PAGES "pages" 2, 0..37;
         VERSION "version" 3, 0..62;
-        GENERATION "generation" 6, 0..50;
+        CHANGE_COUNT "change count" 6, 0..50;
     }
     state "state record" {
         SIZE "size" 1, 0..49;
         PERM "permissions" 1, 49..61;
         UID "owner" 2, 0..32;
-        GENERATION "generation" 6, 0..50;
+        CHANGE_COUNT "change count" 6, 0..50;
         GID "group" 8, 0..32;
         CTIME "time of change of anything" 9, 0..62;
         ATIME "time of access" 10, 0..62;
@@ -149,7 +149,7 @@ structures! {
         BYTES "bytes of the name" 1, 44..52;
         CHILD_GENERATION "generation of the inode" 2, 0..62;
         VERSION "version" 3, 0..62;
-        GENERATION "generation of the attributes" 4, 12..62;
+        CHANGE_COUNT "change count of the directory" 4, 12..62;
         NAME "name" 6, 0..56;
     }
     foreign "name record of another directory" {
@@ -159,13 +159,13 @@ structures! {
     }
     xattrs "attributes record" {
         BLOB "blob" 1, 0..40;
-        GENERATION "generation" 6, 0..50;
+        CHANGE_COUNT "change count" 6, 0..50;
     }
     remap "remap record" {
         PAGE "page" 1, 0..36;
         BLOB "blob" 2, 0..40;
         VERSION "version" 3, 0..62;
-        GENERATION "generation" 6, 0..50;
+        CHANGE_COUNT "change count" 6, 0..50;
     }
     list "extent list" {
         CRC "checksum" 0, 0..32;

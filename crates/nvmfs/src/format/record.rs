@@ -5,9 +5,9 @@
 //! | 0 | crc:32 of this line · kind:6 · flags:6 · lane:14 · slots:4 | torn or stale records: the checksum is seeded with image, inode, page use and slot |
 //! | 1, 2 | depend on the kind, see below | |
 //! | 3 | version:48 | which of two records of a page or name came later |
-//! | 4 | first slot of the transaction:6 · its slots:6 · of a name: generation of the directory's attributes:50 | half a transaction |
+//! | 4 | first slot of the transaction:6 · its slots:6 · of a name: change count of the directory:50 | half a transaction |
 //! | 5 | mtime in ns | |
-//! | 6 | generation of size and attributes; of a name: its first bytes | which of two sizes came later |
+//! | 6 | change count; of a name: its first bytes | which of two sizes came later |
 //! | 7 | the mark, over seed and slot | see below |
 //!
 //! | kind | word 1 | word 2 | further words |
@@ -75,7 +75,7 @@ pub enum Blocks {
     List(BlockNo),
 }
 
-/// Attributes of an inode at a generation. Later writes may raise size and times.
+/// Attributes of an inode at a change count. Later writes may raise size and times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State {
     /// Size in bytes.
@@ -93,7 +93,7 @@ pub struct State {
     /// Last access.
     pub atime: Time,
     /// Orders states; a write carries the generation of the state that it saw.
-    pub generation: u64,
+    pub change_count: u64,
 }
 
 /// A name inside a record. Boxed, because most records are of data, and should be small.
@@ -136,7 +136,7 @@ pub enum Record {
         /// Time of the change.
         mtime: Time,
         /// Generation of the size that the write saw.
-        generation: u64,
+        change_count: u64,
     },
     /// Pages `[page, page + pages)` are a hole.
     Punch {
@@ -149,16 +149,16 @@ pub enum Record {
         /// Time of the change.
         mtime: Time,
         /// Generation of the size that the punch saw.
-        generation: u64,
+        change_count: u64,
     },
     /// Size and attributes.
     State(State),
-    /// The complete set of extended attributes. A state of the same generation is in the same transaction.
+    /// The complete set of extended attributes. A state of the same change count is in the same transaction.
     Xattrs {
         /// First block of the blob that holds them; `None`: no attributes are left.
         blob: Option<BlockNo>,
         /// Orders it among attributes records.
-        generation: u64,
+        change_count: u64,
         /// Time of the change.
         mtime: Time,
     },
@@ -173,7 +173,7 @@ pub enum Record {
         /// Time of the change.
         mtime: Time,
         /// Generation of the size that the change saw.
-        generation: u64,
+        change_count: u64,
     },
     /// A directory has this name, or, for a removal, has it no longer.
     Name {
@@ -193,7 +193,7 @@ pub enum Record {
         mtime: Time,
         /// Generation of the directory's attributes that the change saw: it decides which of the two times is
         /// the later one.
-        generation: u64,
+        change_count: u64,
     },
 }
 
@@ -238,7 +238,7 @@ impl Record {
     pub fn draft(&self, home: InodeId, lane: u16) -> Draft {
         let mut draft = Draft { lines: [[MARK; 8]; RECORD_SLOTS_MAX], slots: self.slots_in(home) };
         let (kind, flags) = match *self {
-            Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } => {
+            Record::Write { page, pages, blocks, end_in_last_page, version, mtime, change_count } => {
                 let (block, flags) = match blocks {
                     Blocks::At(b) => (b, 0),
                     Blocks::Unwritten(b) => (b, FLAG_UNWRITTEN),
@@ -249,15 +249,15 @@ impl Record {
                 draft.set(write::BLOCK, block.0);
                 draft.set(write::PAGES, pages);
                 draft.set(write::VERSION, version.0);
-                draft.set(write::GENERATION, generation);
+                draft.set(write::CHANGE_COUNT, change_count);
                 draft.set(f::MTIME, time_payload(mtime));
                 (WRITE, flags)
             }
-            Record::Punch { page, pages, version, mtime, generation } => {
+            Record::Punch { page, pages, version, mtime, change_count } => {
                 draft.set(punch::PAGE, page.0);
                 draft.set(punch::PAGES, pages);
                 draft.set(punch::VERSION, version.0);
-                draft.set(punch::GENERATION, generation);
+                draft.set(punch::CHANGE_COUNT, change_count);
                 draft.set(f::MTIME, time_payload(mtime));
                 (PUNCH, 0)
             }
@@ -265,34 +265,34 @@ impl Record {
                 draft.set(state::SIZE, s.size);
                 draft.set(state::PERM, u64::from(s.perm));
                 draft.set(state::UID, u64::from(s.uid));
-                draft.set(state::GENERATION, s.generation);
+                draft.set(state::CHANGE_COUNT, s.change_count);
                 draft.set(state::GID, u64::from(s.gid));
                 draft.set(state::CTIME, time_payload(s.ctime));
                 draft.set(state::ATIME, time_payload(s.atime));
                 draft.set(f::MTIME, time_payload(s.mtime));
                 (STATE, 0)
             }
-            Record::Xattrs { blob, generation, mtime } => {
+            Record::Xattrs { blob, change_count, mtime } => {
                 draft.set(xattrs::BLOB, blob.map_or(0, |b| b.0));
-                draft.set(xattrs::GENERATION, generation);
+                draft.set(xattrs::CHANGE_COUNT, change_count);
                 draft.set(f::MTIME, time_payload(mtime));
                 (XATTRS, 0)
             }
-            Record::Remap { page, blob, version, mtime, generation } => {
+            Record::Remap { page, blob, version, mtime, change_count } => {
                 draft.set(remap::PAGE, page.0);
                 draft.set(remap::BLOB, blob.map_or(0, |b| b.0));
                 draft.set(remap::VERSION, version.0);
-                draft.set(remap::GENERATION, generation);
+                draft.set(remap::CHANGE_COUNT, change_count);
                 draft.set(f::MTIME, time_payload(mtime));
                 (REMAP, 0)
             }
-            Record::Name { dir, removed, child, kind, ref name, version, mtime, generation } => {
+            Record::Name { dir, removed, child, kind, ref name, version, mtime, change_count } => {
                 draft.set(entry::CHILD, child.ino.0);
                 draft.set(entry::KIND, kind as u64);
                 draft.set(entry::BYTES, name.bytes().len() as u64);
                 draft.set(entry::CHILD_GENERATION, child.generation);
                 draft.set(entry::VERSION, version.0);
-                draft.set(entry::GENERATION, generation);
+                draft.set(entry::CHANGE_COUNT, change_count);
                 draft.set(f::MTIME, time_payload(mtime));
                 let other = dir != home;
                 if other {

@@ -23,7 +23,7 @@ fn samples() -> Vec<Record> {
         name: NameBuf::new(&vec![b'x'; n]),
         version,
         mtime,
-        generation: (1 << 49) - 1 - n as u64,
+        change_count: (1 << 49) - 1 - n as u64,
     };
     let stranger = InodeId { ino: Ino(8), generation: 3 };
     let mut all = vec![
@@ -34,7 +34,7 @@ fn samples() -> Vec<Record> {
             end_in_last_page: 4096,
             version,
             mtime,
-            generation: 5,
+            change_count: 5,
         },
         Record::Write {
             page: PageNo(0),
@@ -43,9 +43,9 @@ fn samples() -> Vec<Record> {
             end_in_last_page: 1,
             version,
             mtime,
-            generation: 0,
+            change_count: 0,
         },
-        Record::Punch { page: PageNo(0), pages: PageNo::END.0, version, mtime, generation: 1 },
+        Record::Punch { page: PageNo(0), pages: PageNo::END.0, version, mtime, change_count: 1 },
         Record::State(State {
             size: 1 << 48,
             perm: 0o7777,
@@ -54,12 +54,12 @@ fn samples() -> Vec<Record> {
             mtime,
             ctime: Time(0),
             atime: Time(-1_000_000_000),
-            generation: 9,
+            change_count: 9,
         }),
     ];
     for blob in [None, Some(BlockNo((1 << 40) - 1))] {
-        all.push(Record::Xattrs { blob, generation: (1 << 49) - 1, mtime });
-        all.push(Record::Remap { page: PageNo(PageNo::END.0 - 1), blob, version, mtime, generation: 3 });
+        all.push(Record::Xattrs { blob, change_count: (1 << 49) - 1, mtime });
+        all.push(Record::Remap { page: PageNo(PageNo::END.0 - 1), blob, version, mtime, change_count: 3 });
     }
     for n in [1, 6, 7, 8, 62, 63, 64, 255] {
         all.extend([name(n, HOME, false), name(n, stranger, false), name(n, HOME, true)]);
@@ -95,8 +95,8 @@ fn every_record_is_read_back_as_it_was_written() {
 
 #[test]
 fn the_short_way_builds_the_same_line_as_the_long_one() {
-    let (version, mtime, generation) = (Version(8), Time(1_700_000_000_000_000_001), 3);
-    let write = WriteLine { page: PageNo(5), pages: 1, end_in_last_page: 4096, version, generation };
+    let (version, mtime, change_count) = (Version(8), Time(1_700_000_000_000_000_001), 3);
+    let write = WriteLine { page: PageNo(5), pages: 1, end_in_last_page: 4096, version, change_count };
     let record = Record::Write {
         page: PageNo(5),
         pages: 1,
@@ -104,7 +104,7 @@ fn the_short_way_builds_the_same_line_as_the_long_one() {
         end_in_last_page: 4096,
         version,
         mtime,
-        generation,
+        change_count,
     };
     let long = record.draft(HOME, 9).seal(SEED, 12, Txn { first: 12, slots: 1 }, true).to_vec();
     let short = write_line(SEED, 12, 9, &write, BlockNo(77), mtime);
@@ -122,7 +122,7 @@ fn a_whole_record_of_what_can_be_no_name_is_damage() {
         name: NameBuf::new(bytes),
         version: Version(7),
         mtime: Time(1),
-        generation: 2,
+        change_count: 2,
     };
     assert!(matches!(read(&sealed(&of(b"..."), 5), 5), Found::Whole { .. }));
     for bytes in [&b""[..], b".", b"..", b"a/b", b"nul\0"] {

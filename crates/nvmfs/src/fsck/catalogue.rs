@@ -211,7 +211,7 @@ catalogue! {
     47 VERSIONS_CLASH Error "record" "two records of one version disagree"
         "Both claim to be the latest word on a page or name."
         "Keeps one and writes the log anew.";
-    48 VERSION_RANGE Error "record" "a version, epoch or generation is beyond what can be"
+    48 VERSION_RANGE Error "record" "a version, mount epoch or change count is beyond what can be"
         "No file lives long enough to reach it: a program wrote nonsense."
         "Writes the log anew: a page's records stay, such a record goes.";
     50 LIST_BIT Error "extent list" "a flipped bit in an extent list"

@@ -22,14 +22,14 @@ use crate::ids::{BlockNo, Extent, InodeId, PageNo};
 use heddle_vfs::{Ino, Time};
 use std::collections::BTreeSet;
 
-/// The last set of extended attributes: its generation, its blob, its time, and the record's position.
+/// The last set of extended attributes: its change count, its blob, its time, and the record's position.
 type Attached = Option<(u64, Option<BlockNo>, Time, Location)>;
 
 /// Applies an attributes record.
 fn attach(attached: &mut Attached, entry: &Entry, ino: Ino) {
-    let Record::Xattrs { blob, generation, mtime } = entry.record else { return };
-    if attached.is_none_or(|(known, ..)| known < generation) {
-        *attached = Some((generation, blob, mtime, Location::of(ino, entry.block).slot(entry.slot)));
+    let Record::Xattrs { blob, change_count, mtime } = entry.record else { return };
+    if attached.is_none_or(|(known, ..)| known < change_count) {
+        *attached = Some((change_count, blob, mtime, Location::of(ino, entry.block).slot(entry.slot)));
     }
 }
 
@@ -66,9 +66,9 @@ fn settle_attached(pass: &mut Pass<'_>, id: InodeId, attached: &mut Attached) ->
     false
 }
 
-/// The attributes record beside a state of this generation.
-fn attached_record(attached: Attached, generation: u64) -> Option<Record> {
-    attached.map(|(_, blob, mtime, _)| Record::Xattrs { blob, generation, mtime })
+/// The attributes record beside a state of this change count.
+fn attached_record(attached: Attached, change_count: u64) -> Option<Record> {
+    attached.map(|(_, blob, mtime, _)| Record::Xattrs { blob, change_count, mtime })
 }
 
 /// Decodes a block whose words have a checksum, after mending one flipped bit if needed.

@@ -286,7 +286,7 @@ fn slot_text(media: &Media<'_>, seed: u32, home: InodeId, block: BlockNo, slot: 
 
 fn record(record: &Record, home: InodeId) -> Vec<(&'static str, Value)> {
     match record {
-        Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } => {
+        Record::Write { page, pages, blocks, end_in_last_page, version, mtime, change_count } => {
             let (how, block) = match blocks {
                 Blocks::At(block) => ("data", block.0),
                 Blocks::Unwritten(block) => ("unwritten", block.0),
@@ -301,16 +301,16 @@ fn record(record: &Record, home: InodeId) -> Vec<(&'static str, Value)> {
                 ("end_in_last_page", (*end_in_last_page).into()),
                 ("version", version.0.into()),
                 ("mtime_ns", (*mtime).into()),
-                ("generation", (*generation).into()),
+                ("change_count", (*change_count).into()),
             ]
         }
-        Record::Punch { page, pages, version, mtime, generation } => vec![
+        Record::Punch { page, pages, version, mtime, change_count } => vec![
             ("kind", "punch".into()),
             ("page", page.0.into()),
             ("pages", (*pages).into()),
             ("version", version.0.into()),
             ("mtime_ns", (*mtime).into()),
-            ("generation", (*generation).into()),
+            ("change_count", (*change_count).into()),
         ],
         Record::State(s) => vec![
             ("kind", "state".into()),
@@ -321,23 +321,23 @@ fn record(record: &Record, home: InodeId) -> Vec<(&'static str, Value)> {
             ("mtime_ns", s.mtime.into()),
             ("ctime_ns", s.ctime.into()),
             ("atime_ns", s.atime.into()),
-            ("generation", s.generation.into()),
+            ("change_count", s.change_count.into()),
         ],
-        Record::Xattrs { blob, generation, mtime } => vec![
+        Record::Xattrs { blob, change_count, mtime } => vec![
             ("kind", "attributes".into()),
             ("at_block", blob.map_or(0, |b| b.0).into()),
             ("mtime_ns", (*mtime).into()),
-            ("generation", (*generation).into()),
+            ("change_count", (*change_count).into()),
         ],
-        Record::Remap { page, blob, version, mtime, generation } => vec![
+        Record::Remap { page, blob, version, mtime, change_count } => vec![
             ("kind", "remap".into()),
             ("page", page.0.into()),
             ("at_block", blob.map_or(0, |b| b.0).into()),
             ("version", version.0.into()),
             ("mtime_ns", (*mtime).into()),
-            ("generation", (*generation).into()),
+            ("change_count", (*change_count).into()),
         ],
-        Record::Name { dir, removed, child, kind, name, version, mtime, generation } => {
+        Record::Name { dir, removed, child, kind, name, version, mtime, change_count } => {
             let mut shown = vec![
                 ("kind", if *removed { "removal" } else { "entry" }.into()),
                 ("name", String::from_utf8_lossy(name.bytes()).into_owned().into()),
@@ -346,7 +346,7 @@ fn record(record: &Record, home: InodeId) -> Vec<(&'static str, Value)> {
                 ("child_kind", kind_text(*kind).into()),
                 ("version", version.0.into()),
                 ("mtime_ns", (*mtime).into()),
-                ("generation", (*generation).into()),
+                ("change_count", (*change_count).into()),
             ];
             if *dir != home {
                 shown.push(("of_directory", dir.ino.0.into()));

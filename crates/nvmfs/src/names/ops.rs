@@ -108,7 +108,7 @@ pub fn record(dir: InodeRef<'_>, name: &[u8], to: &Named, removed: bool, now: Ti
         name: NameBuf::new(name),
         version: to.version,
         mtime: now,
-        generation: dir.volatile.change(),
+        change_count: dir.volatile.change_count(),
     }
 }
 

@@ -346,7 +346,7 @@ fn commit_plan(
     }
     let entry_to = table::prepare(core, guard.own, plan.to.1.name)?;
     if plan.across() {
-        plan.from.0.dir.volatile.owe(plan.from.0.dir.volatile.change());
+        plan.from.0.dir.volatile.owe(plan.from.0.dir.volatile.change_count());
     }
     let both = [to, from.clone()];
     let told = if planted(Bug::RenameTellsOneDirectory) && plan.across() { &both[..1] } else { &both[..] };

@@ -114,8 +114,8 @@ pub struct VolatileInode {
     pub tombstone_page: AtomicU64,
     /// Its version; in a directory see [`VolatileInode::owe`].
     pub tombstone_version: AtomicU64,
-    /// Generation of the last record of size and attributes.
-    pub state_change: AtomicU64,
+    /// Change count of the last record of size and attributes.
+    pub state_change_count: AtomicU64,
     crtime: AtomicU64,
     atime: AtomicU64,
 }
@@ -156,7 +156,7 @@ unsafe impl Zeroed for VolatileInode {
             deferred: AtomicU64::new(0),
             tombstone_page: AtomicU64::new(0),
             tombstone_version: AtomicU64::new(0),
-            state_change: AtomicU64::new(0),
+            state_change_count: AtomicU64::new(0),
             crtime: AtomicU64::new(0),
             atime: AtomicU64::new(0),
         }
@@ -279,7 +279,7 @@ impl VolatileInode {
             &self.blocks,
             &self.tombstone_page,
             &self.tombstone_version,
-            &self.state_change,
+            &self.state_change_count,
             &self.parent,
             &self.open_lanes,
         ] {
@@ -377,14 +377,14 @@ impl VolatileInode {
         self.floor.fetch_max(to.0, SeqCst);
     }
 
-    /// Generation of size and attributes.
-    pub fn change(&self) -> u64 {
-        // ORDERING: Acquire, pairs with `set_change`.
+    /// Counts changes of size and attributes.
+    pub fn change_count(&self) -> u64 {
+        // ORDERING: Acquire, pairs with `set_change_count`.
         self.change.load(Acquire)
     }
 
-    /// Sets the generation of size and attributes. The caller holds the EOF latch.
-    pub fn set_change(&self, change: u64) {
+    /// Sets the change count. The caller holds the EOF latch.
+    pub fn set_change_count(&self, change: u64) {
         // ORDERING: Release, pairs with `change`.
         self.change.store(change, Release);
     }
@@ -527,16 +527,16 @@ impl VolatileInode {
     /// Notes that a rename leaves a foreign record of this directory's names, with this generation of its
     /// attributes, in another directory's log. Recovery believes that record until a later state is durable
     /// in this directory's own log. The caller holds the EOF latch.
-    pub fn owe(&self, generation: u64) {
+    pub fn owe(&self, change_count: u64) {
         // ORDERING: Relaxed, under the EOF latch.
-        if self.tombstone_version.load(Relaxed) <= generation {
-            self.tombstone_version.fetch_max(generation + 1, SeqCst);
+        if self.tombstone_version.load(Relaxed) <= change_count {
+            self.tombstone_version.fetch_max(change_count + 1, SeqCst);
         }
     }
 
     /// Returns true if there may be such a record, according to this directory's log.
     pub fn owes(&self) -> bool {
-        self.tombstone_version.load(SeqCst) > self.state_change.load(SeqCst)
+        self.tombstone_version.load(SeqCst) > self.state_change_count.load(SeqCst)
     }
 
     /// Adds `change`, which may be negative, to the count of allocated blocks.

@@ -159,7 +159,7 @@ fn lists_of_dead(
         if let Some(write) = write_in(seed, slot, &words.line(slot)) {
             // An older write of exactly the pages of a dead one is dead too.
             let older = last_dead.is_some_and(|dead| {
-                (dead.page, dead.pages, dead.generation) == (write.page, write.pages, write.generation)
+                (dead.page, dead.pages, dead.change_count) == (write.page, write.pages, write.change_count)
                     && dead.end_in_last_page >= write.end_in_last_page
                     && dead.version >= write.version
             });

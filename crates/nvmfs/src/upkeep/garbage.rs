@@ -136,8 +136,8 @@ impl Page {
 pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option<&Chain>) -> bool {
     let needed = || first_of.is_none_or(|chain| older_elsewhere(core, inode, chain));
     match *record {
-        Record::Write { page, pages, version, end_in_last_page, generation, .. } => {
-            write_alive(core, inode, &WriteLine { page, pages, end_in_last_page, version, generation })
+        Record::Write { page, pages, version, end_in_last_page, change_count, .. } => {
+            write_alive(core, inode, &WriteLine { page, pages, end_in_last_page, version, change_count })
         }
         Record::Punch { .. } => {
             tombstone_needed(core, inode, record, first_of) && !planted(Bug::PunchDroppedEarly)
@@ -146,11 +146,11 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
             !covered_later(inode, page, version)
                 && (needed() || shift::current(core, inode, record).is_none_or(|writes| !writes.is_empty()))
         }
-        Record::Xattrs { generation, .. } => {
-            xattr::generation(core, inode).is_none_or(|last| generation >= last)
+        Record::Xattrs { change_count, .. } => {
+            xattr::change_count(core, inode).is_none_or(|last| change_count >= last)
         }
         // ORDERING: Relaxed, an older value only keeps a record longer.
-        Record::State(s) => s.generation >= inode.volatile.state_change.load(Relaxed),
+        Record::State(s) => s.change_count >= inode.volatile.state_change_count.load(Relaxed),
         // A foreign record has a copy in its own directory's log.
         Record::Name { dir, removed: true, ref name, version, .. } => {
             // A record that makes the name again has a larger version, so it replaces the tombstone.
@@ -189,7 +189,7 @@ pub fn write_alive(core: &Core, inode: InodeRef<'_>, write: &WriteLine) -> bool 
     maps_a_page(core, inode, write.page, end, write.version)
         || (write.end_in_last_page != 0
             && !planted(Bug::SizeRecordDropped)
-            && write.generation >= inode.volatile.change()
+            && write.change_count >= inode.volatile.change_count()
             && carries_size(core, inode, end, write.end_in_last_page, write.version))
 }
 

@@ -266,9 +266,9 @@ fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -
         Blocks::Unwritten(block) => Blocks::Unwritten(block.plus(skip)),
         Blocks::List(_) => return None,
     };
-    // The order matters: a time read after this generation is of no earlier state (`resize::apply` sets the
+    // The order matters: a time read after this change count is of no earlier state (`resize::apply` sets the
     // time first).
-    let generation = inode.volatile.change();
+    let change_count = inode.volatile.change_count();
     let mtime = inode.volatile.times()[0];
     let last = stop.0 == page.0 + pages;
     let whole =
@@ -280,7 +280,7 @@ fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -
         end_in_last_page: whole,
         version: version.max(inode.volatile.floor()).next(),
         mtime,
-        generation,
+        change_count,
     })
 }
 

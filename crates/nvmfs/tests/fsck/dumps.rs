@@ -163,7 +163,7 @@ fn a_log_is_shown_record_by_record_and_page_by_page() {
             (slot.into(), "whole", 1)
         );
         let same = |key| assert_eq!(get(&one, key), get(last, key), "{key}");
-        ["kind", "page", "pages", "at", "at_block", "version", "mtime_ns", "generation"]
+        ["kind", "page", "pages", "at", "at_block", "version", "mtime_ns", "change_count"]
             .into_iter()
             .for_each(same);
         assert_eq!(number(get(&one, "transaction"), "slots"), 1);

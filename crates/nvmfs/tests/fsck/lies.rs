@@ -409,14 +409,14 @@ fn a_record_that_lies_about_its_transaction_counts_in_neither_reading() {
     });
 }
 
-/// A record of the largest generation there can be: the next change of that inode had none left, and the mount panicked.
+/// A record of the largest change count there can be: the next change of that inode had none left, and the mount panicked.
 #[test]
-fn a_record_of_an_unknown_generation_is_damage_for_mount_and_fsck() {
+fn an_unknown_change_count_is_damage_for_mount_and_fsck() {
     each_variant(|variant| {
         mended(variant, Code::RECORD, &["/victim"], |craft, sample| {
             craft.change(sample.log_page("victim"), |record| {
-                if let Record::Write { generation, .. } = record {
-                    *generation = (1 << 50) - 1;
+                if let Record::Write { change_count, .. } = record {
+                    *change_count = (1 << 50) - 1;
                     return true;
                 }
                 false

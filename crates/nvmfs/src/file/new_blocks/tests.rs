@@ -60,7 +60,7 @@ fn a_write_has_a_record_an_extent_or_a_list() {
         end_in_last_page: 100,
         version: Version(7),
         mtime: Time(8),
-        generation: 9,
+        change_count: 9,
         unwritten: false,
     };
     let record = |page, pages, blocks, end_in_last_page| Record::Write {
@@ -70,7 +70,7 @@ fn a_write_has_a_record_an_extent_or_a_list() {
         end_in_last_page,
         version: Version(7),
         mtime: Time(8),
-        generation: 9,
+        change_count: 9,
     };
     let made = |write: &WriteRecords, list| {
         let mut out = Vec::new();

@@ -112,9 +112,9 @@ fn known(kind: u64, flags: u64) -> Option<(&'static Bits, u64)> {
     })
 }
 
-/// No inode is changed so often. After a larger number its later changes would run out of generations (50
+/// No inode is changed so often. After a larger number its later changes would run out of change counts (50
 /// bits).
-const GENERATION_MAX: u64 = 1 << 49;
+const CHANGE_COUNT_MAX: u64 = 1 << 49;
 
 fn some_block(block: u64) -> Option<BlockNo> {
     Some(BlockNo(block)).filter(|block| block.0 != 0)
@@ -128,7 +128,7 @@ fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
     let flags = get(f::FLAGS)?;
     let mtime = time(f::MTIME)?;
     let version = |field: Field| get(field).map(Version).filter(|v| (1..Version::LIMIT).contains(&v.0));
-    let generation = |field: Field| get(field).filter(|g| *g < GENERATION_MAX);
+    let change_count = |field: Field| get(field).filter(|g| *g < CHANGE_COUNT_MAX);
     let kind = get(f::KIND)?;
     let (bits, flags_known) = known(kind, flags)?;
     if words.iter().zip(bits).any(|(word, bits)| word & !(bits | MARK) != 0) || flags & !flags_known != 0 {
@@ -146,7 +146,7 @@ fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
                 _ => return None,
             };
             let sane = pages > 0 && page.0 + pages <= PageNo::END.0 && end_in_last_page <= 4096;
-            let (version, generation) = (version(write::VERSION)?, generation(write::GENERATION)?);
+            let (version, change_count) = (version(write::VERSION)?, change_count(write::CHANGE_COUNT)?);
             sane.then_some(Record::Write {
                 page,
                 pages,
@@ -154,14 +154,14 @@ fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
                 end_in_last_page,
                 version,
                 mtime,
-                generation,
+                change_count,
             })
         }
         PUNCH => {
             let (page, pages) = (PageNo(get(punch::PAGE)?), get(punch::PAGES)?);
             let sane = pages > 0 && page.0 + pages <= PageNo::END.0;
-            let (version, generation) = (version(punch::VERSION)?, generation(punch::GENERATION)?);
-            sane.then_some(Record::Punch { page, pages, version, mtime, generation })
+            let (version, change_count) = (version(punch::VERSION)?, change_count(punch::CHANGE_COUNT)?);
+            sane.then_some(Record::Punch { page, pages, version, mtime, change_count })
         }
         STATE => Some(Record::State(State {
             size: get(state::SIZE)?,
@@ -171,18 +171,18 @@ fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
             mtime,
             ctime: time(state::CTIME)?,
             atime: time(state::ATIME)?,
-            generation: generation(state::GENERATION)?,
+            change_count: change_count(state::CHANGE_COUNT)?,
         })),
         XATTRS => {
             let blob = some_block(get(xattrs::BLOB)?);
-            Some(Record::Xattrs { blob, generation: generation(xattrs::GENERATION)?, mtime })
+            Some(Record::Xattrs { blob, change_count: change_count(xattrs::CHANGE_COUNT)?, mtime })
         }
         REMAP => Some(Record::Remap {
             page: PageNo(get(remap::PAGE)?),
             blob: some_block(get(remap::BLOB)?),
             version: version(remap::VERSION)?,
             mtime,
-            generation: generation(remap::GENERATION)?,
+            change_count: change_count(remap::CHANGE_COUNT)?,
         }),
         ENTRY | REMOVAL => {
             let child = InodeId { ino: Ino(get(entry::CHILD)?), generation: get(entry::CHILD_GENERATION)? };
@@ -208,7 +208,7 @@ fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
                 name: NameBuf::new(heddle_vfs::Name::new(bytes.get(..len)?).ok()?.bytes()),
                 version: version(entry::VERSION)?,
                 mtime,
-                generation: generation(entry::GENERATION)?,
+                change_count: change_count(entry::CHANGE_COUNT)?,
             })
         }
         _ => None,

@@ -20,7 +20,7 @@ pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
         pages,
         end_in_last_page: write::END.get(line) as u32,
         version: Version(write::VERSION.get(line)),
-        generation: write::GENERATION.get(line),
+        change_count: write::CHANGE_COUNT.get(line),
     })
 }
 
@@ -35,7 +35,7 @@ pub fn write_line(seed: u32, slot: u32, lane: u16, write: &WriteLine, block: Blo
         write::VERSION.put(write.version.0),
         f::TXN_FIRST.put(u64::from(slot)) | f::TXN_SLOTS.put(1),
         f::MTIME.put(time_payload(mtime)),
-        write::GENERATION.put(write.generation),
+        write::CHANGE_COUNT.put(write.change_count),
         0,
     ]
     .map(word);
@@ -56,5 +56,5 @@ pub struct WriteLine {
     /// Orders it among the records of its pages.
     pub version: Version,
     /// Generation of the size that the write saw.
-    pub generation: u64,
+    pub change_count: u64,
 }

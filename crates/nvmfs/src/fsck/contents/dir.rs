@@ -23,7 +23,7 @@ pub struct Named {
     /// Time of the change.
     pub mtime: Time,
     /// Generation of the directory's attributes that the change saw.
-    pub generation: u64,
+    pub change_count: u64,
 }
 
 /// A directory.
@@ -57,7 +57,7 @@ impl Dir {
                 }
                 Record::Name { .. } => dir.foreign.push(entry.record.clone()),
                 Record::State(state) => {
-                    if dir.state.is_none_or(|s| s.generation < state.generation) {
+                    if dir.state.is_none_or(|s| s.change_count < state.change_count) {
                         dir.state = Some(*state);
                     }
                 }
@@ -76,16 +76,17 @@ impl Dir {
     /// Returns true if a foreign record in another directory's log still counts. If it saw older attributes
     /// than this log has, it was copied here, and may be older than records that were dropped since.
     pub fn believes(&self, foreign: &Record) -> bool {
-        let known = self.state.map_or(0, |state| state.generation);
-        matches!(foreign, Record::Name { generation, .. } if *generation >= known)
+        let known = self.state.map_or(0, |state| state.change_count);
+        matches!(foreign, Record::Name { change_count, .. } if *change_count >= known)
     }
 
     /// Applies a name record. Returns false if it was applied already, or is older than the present one.
     pub fn enter(&mut self, pass: &mut Pass<'_>, record: &Record) -> bool {
-        let Record::Name { removed, child, kind, ref name, version, mtime, generation, .. } = *record else {
+        let Record::Name { removed, child, kind, ref name, version, mtime, change_count, .. } = *record
+        else {
             return false;
         };
-        let new = Named { version, removed, child, kind, mtime, generation };
+        let new = Named { version, removed, child, kind, mtime, change_count };
         match self.names.get(name.bytes()) {
             Some(old) if old.version > version => return false,
             // Cleaning had copied the record before it was turned into the removal, and power failed before
@@ -117,12 +118,12 @@ impl Dir {
     /// The meaning of a new name, newer than all names of the directory.
     pub fn new_name(&self, child: InodeId, kind: FileKind, mtime: Time) -> Named {
         let version = self.names.values().map(|n| n.version).max().unwrap_or_default().next();
-        Named { version, removed: false, child, kind, mtime, generation: self.generation() }
+        Named { version, removed: false, child, kind, mtime, change_count: self.change_count() }
     }
 
-    fn generation(&self) -> u64 {
-        let names = self.names.values().map(|n| n.generation).max().unwrap_or(0);
-        names.max(self.state.map_or(0, |s| s.generation)).max(self.attached.map_or(0, |(g, ..)| g))
+    fn change_count(&self) -> u64 {
+        let names = self.names.values().map(|n| n.change_count).max().unwrap_or(0);
+        names.max(self.state.map_or(0, |s| s.change_count)).max(self.attached.map_or(0, |(g, ..)| g))
     }
 
     /// Names that are present.
@@ -140,10 +141,10 @@ impl Dir {
             name: crate::format::record::NameBuf::new(name),
             version: named.version,
             mtime: named.mtime,
-            generation: named.generation,
+            change_count: named.change_count,
         });
-        let generation = self.state.map_or(0, |s| s.generation);
-        let attached = attached_record(self.attached, generation);
+        let change_count = self.state.map_or(0, |s| s.change_count);
+        let attached = attached_record(self.attached, change_count);
         let state = self.state.map(Record::State);
         names.chain(state).chain(attached).chain(self.foreign.iter().cloned()).collect()
     }

@@ -35,7 +35,7 @@ pub struct File {
     /// Its pages, by first page.
     pub runs: BTreeMap<u64, Run>,
     state: Option<State>,
-    /// For each generation: largest end and time of the writes that carry it.
+    /// For each change count: largest end and time of the writes that carry it.
     written: BTreeMap<u64, (u64, Time)>,
     attached: Attached,
     /// True: its log must be written anew.
@@ -71,14 +71,14 @@ impl File {
                     file.misplaced(pass, entry, "file data")
                 }
                 Record::Write { .. } => file.write(pass, entry, &mut changes, &mut list_claims),
-                Record::Punch { page, pages, version, mtime, generation } => {
-                    file.note(generation, 0, mtime);
+                Record::Punch { page, pages, version, mtime, change_count } => {
+                    file.note(change_count, 0, mtime);
                     let end = page.0 + pages;
                     let run = Run { end, block: None, unwritten: false, version, mtime };
                     changes.push(PageChange { first: page.0, run });
                 }
                 Record::State(state) => {
-                    if file.state.is_none_or(|s| s.generation < state.generation) {
+                    if file.state.is_none_or(|s| s.change_count < state.change_count) {
                         file.state = Some(state);
                     }
                 }
@@ -103,8 +103,8 @@ impl File {
         self.damaged = true;
     }
 
-    fn note(&mut self, generation: u64, end: u64, mtime: Time) {
-        let entry = self.written.entry(generation).or_insert((0, Time(i64::MIN)));
+    fn note(&mut self, change_count: u64, end: u64, mtime: Time) {
+        let entry = self.written.entry(change_count).or_insert((0, Time(i64::MIN)));
         *entry = (entry.0.max(end), entry.1.max(mtime));
     }
 
@@ -115,7 +115,7 @@ impl File {
         changes: &mut Vec<PageChange>,
         list_claims: &mut ListClaims,
     ) {
-        let Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } =
+        let Record::Write { page, pages, blocks, end_in_last_page, version, mtime, change_count } =
             entry.record
         else {
             return;
@@ -123,7 +123,7 @@ impl File {
         let location = Location::of(self.id.ino, entry.block).slot(entry.slot);
         let last = PageNo(page.0 + pages - 1).offset();
         let end = if end_in_last_page == 0 { 0 } else { last + u64::from(end_in_last_page) };
-        self.note(generation, end, mtime);
+        self.note(change_count, end, mtime);
         let (unwritten, extents) = match blocks {
             Blocks::At(block) => (false, vec![Extent { block, count: pages }]),
             Blocks::Unwritten(block) => (true, vec![Extent { block, count: pages }]),
@@ -160,9 +160,9 @@ impl File {
         changes: &mut Vec<PageChange>,
         list_claims: &mut ListClaims,
     ) {
-        let Record::Remap { page, blob, version, mtime, generation } = entry.record else { return };
+        let Record::Remap { page, blob, version, mtime, change_count } = entry.record else { return };
         let location = Location::of(self.id.ino, entry.block).slot(entry.slot);
-        self.note(generation, 0, mtime);
+        self.note(change_count, 0, mtime);
         let hole = Run { end: PageNo::END.0, block: None, unwritten: false, version, mtime };
         changes.push(PageChange { first: page.0, run: hole });
         let runs = map(pass, self.id, location, (page, blob), list_claims);
@@ -225,15 +225,15 @@ impl File {
             mtime: born.crtime,
             ctime: born.crtime,
             atime: born.crtime,
-            generation: 0,
+            change_count: 0,
         };
         let mut state = self.state.unwrap_or(birth);
         let last = self.written.last_key_value().map_or(0, |(g, _)| *g);
-        for (end, time) in self.written.range(state.generation..).map(|(_, w)| *w) {
+        for (end, time) in self.written.range(state.change_count..).map(|(_, w)| *w) {
             state.size = state.size.max(end);
             (state.mtime, state.ctime) = (state.mtime.max(time), state.ctime.max(time));
         }
-        state.generation = state.generation.max(last).max(self.attached.map_or(0, |(g, ..)| g));
+        state.change_count = state.change_count.max(last).max(self.attached.map_or(0, |(g, ..)| g));
         state
     }
 
@@ -305,7 +305,7 @@ impl File {
     /// Number of its records that still count: the last state, and writes that determine a page's mapping or
     /// the size.
     pub fn living(&self, log: &Log) -> u64 {
-        let state = self.state.map(|s| s.generation);
+        let state = self.state.map(|s| s.change_count);
         let lives = |record: &Record| match *record {
             Record::Write { page, pages, version, .. } => {
                 let before = self.runs.range(..=page.0).next_back().into_iter();
@@ -313,8 +313,8 @@ impl File {
                 before.chain(inside).any(|(_, run)| run.version == version && run.end > page.0)
             }
             Record::Remap { version, .. } => self.runs.values().any(|run| run.version == version),
-            Record::State(s) => Some(s.generation) == state,
-            Record::Xattrs { generation, .. } => self.attached.is_some_and(|(g, ..)| g == generation),
+            Record::State(s) => Some(s.change_count) == state,
+            Record::Xattrs { change_count, .. } => self.attached.is_some_and(|(g, ..)| g == change_count),
             _ => false,
         };
         log.records.iter().filter(|e| lives(&e.record)).count() as u64
@@ -324,7 +324,7 @@ impl File {
     pub fn records(&self) -> Vec<Record> {
         let state = self.attributes();
         let mut records = vec![Record::State(state)];
-        records.extend(attached_record(self.attached, state.generation));
+        records.extend(attached_record(self.attached, state.change_count));
         for (first, run) in &self.runs {
             let Some(block) = run.block else { continue };
             let mut at = *first;
@@ -338,7 +338,7 @@ impl File {
                     end_in_last_page: 0,
                     version: run.version,
                     mtime: state.mtime.min(run.mtime),
-                    generation: state.generation,
+                    change_count: state.change_count,
                 });
                 at += pages;
             }

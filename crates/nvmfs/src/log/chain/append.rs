@@ -204,11 +204,11 @@ pub fn fill_unfenced(
             end_in_last_page,
             version,
             mtime,
-            generation,
+            change_count,
         },
     ] = *records
     {
-        let write = WriteLine { page, pages, end_in_last_page, version, generation };
+        let write = WriteLine { page, pages, end_in_last_page, version, change_count };
         let mut line = write_line(seed, first, lane, &write, block, mtime);
         line[7] = if marked { line[7] } else { 0 };
         put(&line);

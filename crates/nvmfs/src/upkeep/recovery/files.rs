@@ -21,45 +21,45 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Size, times and extended attributes, merged from records in any order: the state with the largest
-/// generation, then raised by the writes since.
+/// change count, then raised by the writes since.
 #[derive(Default)]
 pub struct Attributes {
     state: Option<State>,
-    /// For each generation: largest end and time of the writes that carry it.
+    /// For each change count: largest end and time of the writes that carry it.
     written: BTreeMap<u64, (u64, Time)>,
-    /// The last attributes record: its generation and the block of the attributes.
+    /// The last attributes record: its change count and the block of the attributes.
     xattrs: Option<(u64, Option<BlockNo>)>,
 }
 
 impl Attributes {
     /// Merges a state record.
     pub fn state(&mut self, state: State) {
-        if self.state.is_none_or(|s| s.generation < state.generation) {
+        if self.state.is_none_or(|s| s.change_count < state.change_count) {
             self.state = Some(state);
         }
     }
 
     /// Generation of the last state.
-    pub fn generation(&self) -> u64 {
-        self.state.map_or(0, |state| state.generation)
+    pub fn change_count(&self) -> u64 {
+        self.state.map_or(0, |state| state.change_count)
     }
 
-    /// Merges a change of content that carries this generation.
-    pub fn written(&mut self, generation: u64, end: u64, mtime: Time) {
-        let entry = self.written.entry(generation).or_insert((0, Time(i64::MIN)));
+    /// Merges a change of content that carries this change count.
+    pub fn written(&mut self, change_count: u64, end: u64, mtime: Time) {
+        let entry = self.written.entry(change_count).or_insert((0, Time(i64::MIN)));
         *entry = (entry.0.max(end), entry.1.max(mtime));
     }
 
     /// Merges a record of extended attributes.
-    pub fn xattrs(&mut self, generation: u64, blob: Option<BlockNo>) {
-        if self.xattrs.is_none_or(|(known, _)| known < generation) {
-            self.xattrs = Some((generation, blob));
+    pub fn xattrs(&mut self, change_count: u64, blob: Option<BlockNo>) {
+        if self.xattrs.is_none_or(|(known, _)| known < change_count) {
+            self.xattrs = Some((change_count, blob));
         }
     }
 
     /// Applies the merged result to the inode.
     pub fn apply(&self, core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>) -> Result<()> {
-        let from = self.state.map_or(0, |s| s.generation);
+        let from = self.state.map_or(0, |s| s.change_count);
         let [mut mtime, mut ctime, atime, _] = inode.volatile.times();
         let mut size = 0;
         if let (Some(s), Some((kind, _))) = (self.state, inode.volatile.kind_perm()) {
@@ -80,10 +80,10 @@ impl Attributes {
         inode.volatile.set_size(size);
         inode.volatile.set_times(mtime, ctime);
         let last = self.written.last_key_value().map_or(0, |(g, _)| *g);
-        inode.volatile.set_change(from.max(last));
-        inode.volatile.state_change.store(from, SeqCst);
+        inode.volatile.set_change_count(from.max(last));
+        inode.volatile.state_change_count.store(from, SeqCst);
         match self.xattrs {
-            Some((generation, blob)) => xattr::recover(core, own, inode, generation, blob),
+            Some((change_count, blob)) => xattr::recover(core, own, inode, change_count, blob),
             None => Ok(()),
         }
     }
@@ -116,14 +116,14 @@ fn recover_file(core: &Arc<Core>, ino: Ino, links: u32, later: &DeferredZeros) -
     let mut attributes = Attributes::default();
     let mut punches = Vec::new();
     read_chain::read(core, guard.own, inode, later, &mut |record| match *record {
-        Record::Write { page, pages, end_in_last_page, mtime, generation, .. } => {
+        Record::Write { page, pages, end_in_last_page, mtime, change_count, .. } => {
             let last = PageNo(page.0 + pages - 1).offset();
             let end = if end_in_last_page == 0 { 0 } else { last + u64::from(end_in_last_page) };
-            attributes.written(generation, end, mtime);
+            attributes.written(change_count, end, mtime);
             map_write(core, inode, record)
         }
-        Record::Punch { page, pages, version, mtime, generation } => {
-            attributes.written(generation, 0, mtime);
+        Record::Punch { page, pages, version, mtime, change_count } => {
+            attributes.written(change_count, 0, mtime);
             punches.push((page, PageNo(page.0 + pages), version));
             Ok(())
         }
@@ -131,12 +131,12 @@ fn recover_file(core: &Arc<Core>, ino: Ino, links: u32, later: &DeferredZeros) -
             attributes.state(state);
             Ok(())
         }
-        Record::Xattrs { blob, generation, .. } => {
-            attributes.xattrs(generation, blob);
+        Record::Xattrs { blob, change_count, .. } => {
+            attributes.xattrs(change_count, blob);
             Ok(())
         }
-        Record::Remap { page, version, mtime, generation, .. } => {
-            attributes.written(generation, 0, mtime);
+        Record::Remap { page, version, mtime, change_count, .. } => {
+            attributes.written(change_count, 0, mtime);
             punches.push((page, PageNo::END, version));
             map_remap(core, inode, record)
         }

@@ -108,7 +108,7 @@ fn read_dir(
             Record::Name { dir: of, .. } if *of == id => enter_name(slots, &mut dir, record),
             Record::Name { .. } => foreign.push(record.clone()),
             Record::State(state) => dir.attributes.state(*state),
-            Record::Xattrs { blob, generation, .. } => dir.attributes.xattrs(*generation, *blob),
+            Record::Xattrs { blob, change_count, .. } => dir.attributes.xattrs(*change_count, *blob),
             Record::Write { .. } | Record::Punch { .. } | Record::Remap { .. } => {
                 return Err(Error::Corrupt(format!(
                     "inode {}: file data in the log of a directory",
@@ -122,7 +122,7 @@ fn read_dir(
 }
 
 fn enter_name(slots: &Slots, dir: &mut Dir, record: &Record) {
-    let Record::Name { removed, child, kind, ref name, version, mtime, generation, .. } = *record else {
+    let Record::Name { removed, child, kind, ref name, version, mtime, change_count, .. } = *record else {
         return;
     };
     dir.version = dir.version.max(version);
@@ -130,7 +130,7 @@ fn enter_name(slots: &Slots, dir: &mut Dir, record: &Record) {
     // A creation that was cut between name and inode never happened, so its time does not count. If the inode
     // was removed since, the removal's record carries the time.
     let happened = removed || slots.holds(child, kind) || planted(Bug::CutCreationMovesTime);
-    dir.attributes.written(generation, 0, if happened { mtime } else { Time(i64::MIN) });
+    dir.attributes.written(change_count, 0, if happened { mtime } else { Time(i64::MIN) });
     // Of two records of one version the removal counts: it was made from a copy of the other
     // (`names::in_place_removal`, I3).
     let known = dir.entries.get(name.bytes()).map_or((Version(0), false), |e| (e.0, e.1.is_none()));
@@ -155,7 +155,7 @@ fn subdirectories(slots: &Slots, dir: &Dir) -> Vec<InodeId> {
 fn pay(slots: &Slots, dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Vec<Record> {
     let mut owed = Vec::new();
     foreign.retain(|record| {
-        let Record::Name { dir, name, version, generation, .. } = record else { return false };
+        let Record::Name { dir, name, version, change_count, .. } = record else { return false };
         let Some((id, known)) = dirs.get_mut(&dir.ino) else { return true };
         // The generation differs: the directory of this record is gone, and its number was reused.
         if *id != *dir {
@@ -163,13 +163,13 @@ fn pay(slots: &Slots, dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec
         }
         // The foreign record stays readable, so no later record of the name may have a smaller version.
         known.version = known.version.max(*version);
-        known.owed = known.owed.max(Some(*generation));
+        known.owed = known.owed.max(Some(*change_count));
         let news = known.entries.get(name.bytes()).is_none_or(|e| e.0 < *version);
         if planted(Bug::RenameReplayedTwice) {
             if let Record::Name { removed, child, kind, ref name, version, .. } = *record {
                 known.entries.insert(name.bytes().to_vec(), (version, (!removed).then_some((child, kind))));
             }
-        } else if news && *generation >= known.attributes.generation() {
+        } else if news && *change_count >= known.attributes.change_count() {
             enter_name(slots, known, record);
             owed.push(record.clone());
         }
@@ -233,8 +233,8 @@ fn fill(core: &Arc<Core>, slots: &Slots, ino: Ino, dir: &Dir) -> Result<()> {
     let guard = enter(core)?;
     table::make(core, guard.own, inode, dir.entries.len(), dir.version)?;
     dir.attributes.apply(core, guard.own, inode)?;
-    if let Some(generation) = dir.owed {
-        inode.volatile.owe(generation);
+    if let Some(change_count) = dir.owed {
+        inode.volatile.owe(change_count);
     }
     inode.volatile.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
     let mut subdirs = 0;

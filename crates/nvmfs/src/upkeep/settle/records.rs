@@ -56,8 +56,8 @@ pub fn apply(
     let mut replaced = Vec::new();
     for record in records {
         match *record {
-            Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } => {
-                if moves_eof && end_in_last_page != 0 && generation == inode.volatile.change() {
+            Record::Write { page, pages, blocks, end_in_last_page, version, mtime, change_count } => {
+                if moves_eof && end_in_last_page != 0 && change_count == inode.volatile.change_count() {
                     let end = PageNo(page.0 + pages - 1).offset() + u64::from(end_in_last_page);
                     inode.volatile.set_size(end.max(inode.volatile.size()));
                 }
@@ -84,8 +84,8 @@ pub fn apply(
                 let said = SetTime::At(state.mtime);
                 resize::apply(inode, std::slice::from_ref(record), Some(said));
             }
-            Record::Xattrs { blob, generation, .. } if moves_eof => {
-                match xattr::roll_forward(core, own, inode, generation, blob) {
+            Record::Xattrs { blob, change_count, .. } if moves_eof => {
+                match xattr::roll_forward(core, own, inode, change_count, blob) {
                     Ok(old) => garbage.extend(old),
                     Err(error) => {
                         let _noted = core.damage(error.to_string());
