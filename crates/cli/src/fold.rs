@@ -34,7 +34,7 @@ struct Folded {
     image: String,
     /// The image said that the log may have what it has not.
     had_log: bool,
-    /// Files that were fsynced and not yet in a checkpoint or an epoch.
+    /// Files that were fsynced and not yet in a checkpoint or a log checkpoint.
     fsynced_inodes: u64,
     checkpoint_version: u64,
 }
@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> Result<()> {
     let Folded { image, fsynced_inodes, checkpoint_version, .. } = &folded;
     output::data(&match had_log {
         true => format!(
-            "{image}: whole without its log; checkpoint {checkpoint_version}, {fsynced_inodes} files fsynced since the last epoch"
+            "{image}: whole without its log; checkpoint {checkpoint_version}, {fsynced_inodes} files fsynced since the last log checkpoint"
         ),
         false => format!("{image}: was whole without its log; checkpoint {checkpoint_version}"),
     })

@@ -21,7 +21,7 @@
 //! | `change` | a change and its reservation |
 //! | `data`, `dir`, `xattr` | bytes of files and their pointers; directories; extended attributes |
 //! | `allocation`, `gc` | allocates and frees inodes; cleans segments |
-//! | `checkpoint` | reads the valid checkpoint; `checkpoint::commit` writes the next one, or an epoch of the log |
+//! | `checkpoint` | reads the valid checkpoint; `checkpoint::commit` writes the next one, or a log checkpoint |
 //! | `mounted` | a mounted image: its locks and open files; `mounted::call_gate` admits calls together, or a checkpoint alone |
 //! | `fsync`, `fs` | fsync without a checkpoint; the `FileSystem` |
 //! | `recovery` | applies fsynced or logged nodes when an image is opened |

@@ -36,7 +36,7 @@ pub(crate) struct Nodes {
     changed_of: [Mutex<ByNid<ByNid<u32>>>; SHARDS],
     /// Start value of the checksums of inodes, if they have any.
     inode_seed: Option<u32>,
-    /// The log for fsyncs and epochs, if there is one.
+    /// The log for fsyncs and log checkpoints, if there is one.
     pub(crate) log: Option<NodeLog>,
 }
 

@@ -20,7 +20,7 @@ heddle_vfs::breaches! {
     ReservedIsData,
     /// An fsync that needs no checkpoint writes nothing.
     FsyncForgets,
-    /// The device is not flushed before a checkpoint, or an epoch, counts.
+    /// The device is not flushed before a checkpoint, or a log checkpoint, counts.
     FlushForgotten,
     /// A mount with `sync` or `dirsync` ignores the option.
     PromptForgotten,

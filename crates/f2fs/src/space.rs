@@ -49,7 +49,7 @@ pub(crate) struct Space {
 
 struct Counted {
     now: Counts,
-    /// Blocks in use at the last checkpoint or epoch, plus all blocks taken since, including those that were
+    /// Blocks in use at the last checkpoint or log checkpoint, plus all blocks taken since, including those that were
     /// freed again.
     last: u64,
     taken: u64,
@@ -84,7 +84,7 @@ impl Space {
         counted.now.blocks.saturating_add(counted.aside).saturating_add(blocks) <= self.blocks_user
     }
 
-    /// Returns true if there is space for everything in the last checkpoint or epoch and, in addition, for
+    /// Returns true if there is space for everything in the last checkpoint or log checkpoint and, in addition, for
     /// all changes since. After a crash both may exist: a new name in the place of a removed one may need a
     /// block then.
     pub(crate) fn can_roll_forward(&self) -> bool {
@@ -93,9 +93,9 @@ impl Space {
         counted.last + counted.taken + names <= self.blocks_user
     }
 
-    /// Called when an epoch is valid.
-    pub(crate) fn epoch_closed(&self) {
-        self.since.epoch_closed();
+    /// Called when a log checkpoint is valid.
+    pub(crate) fn log_checkpointed(&self) {
+        self.since.log_checkpointed();
         self.locked().begin_anew();
     }
 
@@ -191,7 +191,7 @@ mod tests {
         assert!(space.can_roll_forward(), "10 came, 8 went again");
         space.since.left(Nid(5), b"name");
         assert!(!space.can_roll_forward(), "a name that comes back may need a block");
-        space.epoch_closed();
+        space.log_checkpointed();
         assert!(space.can_roll_forward());
         space.since.left(Nid(5), b"name");
         space.set_aside(8).unwrap();

@@ -8,7 +8,7 @@ pub enum Variant {
     F2fs,
     /// Calls that write different pages of a file do not wait for each other.
     RangeLock,
-    /// One call at a time changes a file; fsyncs and epochs are written to a log in NVM.
+    /// One call at a time changes a file; fsyncs and log checkpoints are written to a log in NVM.
     NodeLog,
     /// Both: the range lock and the node log.
     Integrated,

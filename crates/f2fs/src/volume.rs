@@ -20,7 +20,7 @@ use crate::mounted::open_files::OpenFiles;
 use crate::mounted::range_lock::Ranges;
 use crate::nat::Nat;
 use crate::node::Nodes;
-use crate::node_log::{Base, Found, LogState, NodeLog, Refused, mark};
+use crate::node_log::{CheckpointId, Found, LogState, NodeLog, Refused, mark};
 use crate::pages::dirty_pages::Pages;
 use crate::planted::{Breach, breaks};
 use crate::recovery::fsynced::{Chain, Fsynced};
@@ -94,7 +94,7 @@ impl F2fs {
         F2fs::open_system(path, variant, Beside::LogGivenUp, &mut || Ok(()))
     }
 
-    /// The same with a node log, to which fsyncs and epochs write nodes. Its records of this image are
+    /// The same with a node log, to which fsyncs and log checkpoints write nodes. Its records of this image are
     /// applied first.
     ///
     /// # Errors
@@ -389,7 +389,7 @@ fn node_log(
     access: Access,
     beside: Beside,
     superblock: &Superblock,
-    base: Base,
+    base: CheckpointId,
 ) -> Result<(Option<NodeLog>, Found), OpenError> {
     let refused = |why| match why {
         Refused::Log(what) => OpenError::NodeLog { image: path.into(), what },

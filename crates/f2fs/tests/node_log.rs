@@ -273,7 +273,8 @@ fn nodes_that_went_are_gone_after_a_cut() {
     }
 }
 
-/// Until a fold nothing is written over that the base consists of, however many epochs there were: the image without its log is the base.
+/// Until a fold nothing is written over that the base consists of, however many log checkpoints there were: the image without its log is
+/// the base.
 #[test]
 fn the_base_stays_until_a_fold() {
     const LARGE: usize = 4 << 20;
@@ -389,9 +390,10 @@ fn opened_again(fs: &F2fs, text: &str) -> heddle_vfs::Handle {
     fs.open(&root, attr.ino, OpenFlags::READ_WRITE).unwrap()
 }
 
-/// A file that the base has without a name, and that got one in an epoch, is no orphan; one that lost its name in an epoch is.
+/// A file that the base has without a name, and that got one in a log checkpoint, is no orphan; one that lost its name in a log checkpoint
+/// is.
 #[test]
-fn names_that_came_and_went_with_an_epoch_count() {
+fn names_that_came_and_went_with_a_log_checkpoint_count() {
     let Some(image) = Image::empty(64, &[]) else { return };
     let root = Cred::root();
     let (fs, nvm) = open(&image.path, Variant::NodeLog, &fresh());

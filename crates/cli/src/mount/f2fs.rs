@@ -91,7 +91,7 @@ fn tell(name: &str, fs: &F2fs, options: &Options) {
     talk(&format!("{name}: F2FS, checkpoint {}; inodes: {}", info.checkpoint_version, info.inodes));
     if info.fsynced_inodes > 0 {
         talk(&format!(
-            "{name}: was not unmounted; of {} files what was fsynced after its last checkpoint, or epoch, is shown too",
+            "{name}: was not unmounted; of {} files what was fsynced after its last checkpoint, or log checkpoint, is shown too",
             info.fsynced_inodes
         ));
     }

@@ -1,5 +1,5 @@
 //! A checkpoint: all changes are written to the device and committed at once. With a node log this is a fold.
-//! Usually an epoch is enough then: pages are written to the device, nodes to the log, and no table is
+//! Usually a log checkpoint is enough then: pages are written to the device, nodes to the log, and no table is
 //! written.
 //!
 //! Both run exclusively (`F2fs::quiet`): every call waits meanwhile, as in Linux (`cp_rwsem`).
@@ -73,9 +73,9 @@ impl Media {
         }
     }
 
-    /// Writes an epoch, if there is a log with room for it. Returns false if a checkpoint is needed. No call
+    /// Writes a log checkpoint, if there is a log with room for it. Returns false if a checkpoint is needed. No call
     /// is inside.
-    pub(crate) fn close_epoch(&self) -> Result<bool> {
+    pub(crate) fn write_log_checkpoint(&self) -> Result<bool> {
         let Some(log) = self.nodes.log.as_ref().filter(|log| !log.is_filling()) else { return Ok(false) };
         for nid in self.pages.inodes() {
             self.write_pages(nid)?;
@@ -104,7 +104,7 @@ impl Media {
         changed.iter().for_each(|nid| self.nodes.logged(*nid));
         deleted.iter().for_each(|(ino, _)| log.deletion_recorded(*ino));
         self.nodes.nat.checkpointed();
-        self.space()?.epoch_closed();
+        self.space()?.log_checkpointed();
         Ok(true)
     }
 
@@ -133,9 +133,9 @@ impl Media {
     }
 
     /// Begins a group of the log. Before the first group, the image is marked as having a log.
-    fn begin_group<'l>(&self, log: &'l NodeLog, members: usize, epoch: bool) -> Result<Group<'l>> {
+    fn begin_group<'l>(&self, log: &'l NodeLog, members: usize, log_checkpoint: bool) -> Result<Group<'l>> {
         log.mark(&self.device)?;
-        log.begin(members, epoch)
+        log.begin(members, log_checkpoint)
     }
 
     /// Writes a changed node to the log. Returns false if the log has no room.

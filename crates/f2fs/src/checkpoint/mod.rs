@@ -22,7 +22,7 @@ use crate::format::{
 };
 use crate::ids::{BlockAddr, Nid};
 use crate::inode::ROOT;
-use crate::node_log::Base;
+use crate::node_log::CheckpointId;
 use crate::superblock::Geometry;
 use heddle_vfs::Error;
 use std::ops::Range;
@@ -69,8 +69,8 @@ impl Checkpoint {
     }
 
     /// Its identity.
-    pub(crate) fn identity(&self) -> Base {
-        Base { version: self.head.version.get(), crc: self.crc }
+    pub(crate) fn identity(&self) -> CheckpointId {
+        CheckpointId { version: self.head.version.get(), crc: self.crc }
     }
 
     /// The state that an image's first checkpoint follows: no checkpoint, with this head.

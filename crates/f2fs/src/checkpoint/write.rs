@@ -11,7 +11,7 @@ use crate::format::{
     BLOCK_BYTES, Block, ORPHANS_PER_BLOCK, OrphanBlock, SEGMENT_BLOCKS, SummaryBlock, checkpoint_flag,
 };
 use crate::ids::Nid;
-use crate::node_log::Base;
+use crate::node_log::CheckpointId;
 use crate::planted::{Breach, breaks};
 use crate::segments::{DATA_LOGS, LOGS, LOGS_IN_ORDER, Position, kind_of_summary};
 use crate::space::Counts;
@@ -34,7 +34,7 @@ pub(crate) struct Contents<'a> {
     pub(crate) unmounts: bool,
     pub(crate) elapsed_secs: u64,
     /// Called with the identity of the checkpoint before it is valid.
-    pub(crate) announce: &'a dyn Fn(Base) -> Result<()>,
+    pub(crate) announce: &'a dyn Fn(CheckpointId) -> Result<()>,
 }
 
 /// Writes the checkpoint that follows `last`.
@@ -64,7 +64,7 @@ pub(crate) fn write(
     if !breaks(Breach::FlushForgotten) {
         device.flush()?;
     }
-    (new.announce)(Base { version: head.version.get(), crc })?;
+    (new.announce)(CheckpointId { version: head.version.get(), crc })?;
     device.write(start.plus(pack_blocks - 1), &blocks[0][..])?;
     device.flush()?;
     Ok(Checkpoint {

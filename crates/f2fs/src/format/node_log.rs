@@ -73,12 +73,12 @@ pub struct LogHead {
 pub mod record_flag {
     /// The node number is free.
     pub const DELETED: u8 = 0x1;
-    /// The file is new since the last epoch: its name must be recovered too.
+    /// The file is new since the last log checkpoint: its name must be recovered too.
     pub const NAMED: u8 = 0x2;
     /// The words are changes to a node of zeros, not to an earlier node.
     pub const WHOLE: u8 = 0x4;
-    /// The record belongs to an epoch, not to an fsync.
-    pub const EPOCH: u8 = 0x8;
+    /// The record belongs to a log checkpoint, not to an fsync.
+    pub const LOG_CHECKPOINT: u8 = 0x8;
 }
 
 /// A record: its head, then runs of words that differ from the node's last state.

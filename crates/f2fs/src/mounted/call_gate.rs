@@ -139,11 +139,15 @@ impl F2fs {
         done
     }
 
-    /// Makes the effects of all finished calls durable: by an epoch of the node log, if there is one with
+    /// Makes the effects of all finished calls durable: by a log checkpoint of the node log, if there is one with
     /// room.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.not_failed()?;
-        self.quiet(|ledger| if self.media.close_epoch()? { Ok(()) } else { self.media.commit(ledger, false) })
+        self.quiet(
+            |ledger| {
+                if self.media.write_log_checkpoint()? { Ok(()) } else { self.media.commit(ledger, false) }
+            },
+        )
     }
 
     /// The same, on the device alone.
@@ -153,7 +157,7 @@ impl F2fs {
     }
 
     /// Makes room for so many dirty blocks: by a checkpoint, and if that is too little, by cleaning. If only
-    /// memory is full, an epoch is enough.
+    /// memory is full, a log checkpoint is enough.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if there is no room, and no other error: the file system has not failed then.
@@ -161,7 +165,7 @@ impl F2fs {
         let has_room = self.quiet(|ledger| {
             let media = &self.media;
             let segments = &media.space()?.segments;
-            if segments.free() >= needed(media, dirty) && media.close_epoch()? {
+            if segments.free() >= needed(media, dirty) && media.write_log_checkpoint()? {
                 return Ok(true);
             }
             media.commit(ledger, false)?;

@@ -71,11 +71,11 @@ thread_local! {
 static NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
 
 impl NodeLog {
-    /// Begins a group of so many records. For an epoch, no call is inside.
+    /// Begins a group of so many records. For a log checkpoint, no call is inside.
     ///
     /// # Errors
     /// [`heddle_vfs::Error::Io`] if the head cannot be made active.
-    pub(crate) fn begin(&self, members: usize, epoch: bool) -> Result<Group<'_>> {
+    pub(crate) fn begin(&self, members: usize, log_checkpoint: bool) -> Result<Group<'_>> {
         self.make_active()?;
         let lane = self.lane();
         Ok(Group {
@@ -84,7 +84,7 @@ impl NodeLog {
             number: self.next_group.fetch_add(1, Relaxed),
             lane,
             members: members as u32,
-            flags: if epoch { record_flag::EPOCH } else { 0 },
+            flags: if log_checkpoint { record_flag::LOG_CHECKPOINT } else { 0 },
             put: Vec::with_capacity(members),
             is_durable: false,
         })

@@ -15,14 +15,14 @@ pub(super) const MAKE_ANOTHER: &str =
 
 /// A checkpoint of the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Base {
+pub(crate) struct CheckpointId {
     pub(crate) version: u64,
     pub(crate) crc: u32,
 }
 
 /// Whether records count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Standing {
+pub(super) enum Validity {
     /// None do.
     Clean,
     /// Those that are there do, on top of the image as it is.
@@ -36,12 +36,12 @@ pub(super) struct Heads {
     now: LogHead,
     /// Which place is written first.
     first: usize,
-    kept: Kept,
+    pending: Pending,
 }
 
 /// Whether changes are kept in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kept {
+enum Pending {
     /// Each is written at once.
     No,
     /// There was none so far.
@@ -52,14 +52,14 @@ enum Kept {
 
 impl Heads {
     /// The head of a log without records. It is in memory until [`Heads::settle`].
-    pub(super) fn new(region: &Region, uuid: [u8; 16], base: Base, generation: u32) -> Heads {
+    pub(super) fn new(region: &Region, uuid: [u8; 16], base: CheckpointId, generation: u32) -> Heads {
         let mut now = LogHead::new_zeroed();
         (now.magic, now.format, now.uuid) = (LOG_MAGIC.into(), LOG_FORMAT.into(), uuid);
         (now.len_bytes, now.generation) = (region.len_bytes().into(), generation.into());
         (now.base_version, now.base_crc, now.state) =
             (base.version.into(), base.crc.into(), log_state::CLEAN.into());
         now.pairing.set(Pairing::new().0);
-        Heads { now, first: 0, kept: Kept::Changed }
+        Heads { now, first: 0, pending: Pending::Changed }
     }
 
     /// The head that counts. Changes of it are in memory until [`Heads::settle`].
@@ -88,7 +88,7 @@ impl Heads {
                 head.len_bytes,
                 region.len_bytes()
             )),
-            Some(now) => Ok(Heads { now, first, kept: Kept::Unchanged }),
+            Some(now) => Ok(Heads { now, first, pending: Pending::Unchanged }),
             None if let Some(format) = other_format => Err(format!(
                 "it has format {format}, and this program knows {LOG_FORMAT}. Unmount it with the program that wrote it. To give up what \
                  it has: heddle mount -o force-nvm,discard-nvm"
@@ -107,8 +107,8 @@ impl Heads {
         self.now.uuid
     }
 
-    pub(super) fn base(&self) -> Base {
-        Base { version: self.now.base_version.get(), crc: self.now.base_crc.get() }
+    pub(super) fn base(&self) -> CheckpointId {
+        CheckpointId { version: self.now.base_version.get(), crc: self.now.base_crc.get() }
     }
 
     /// What the image's mark says if this is its log.
@@ -117,29 +117,29 @@ impl Heads {
     }
 
     /// Is it the log that an image with this mark has, and with this checkpoint?
-    pub(super) fn is_of(&self, uuid: [u8; 16], image: Base, mark: Pairing) -> bool {
+    pub(super) fn is_of(&self, uuid: [u8; 16], image: CheckpointId, mark: Pairing) -> bool {
         self.now.uuid == uuid
             && self.pairing() == mark
-            && (self.base() == image || self.standing(image) == Standing::Clean && self.is_folding())
+            && (self.base() == image || self.validity(image) == Validity::Clean && self.is_folding())
     }
 
     fn is_folding(&self) -> bool {
         self.now.state.get() == log_state::FOLDING
     }
 
-    fn next(&self) -> Base {
-        Base { version: self.now.next_version.get(), crc: self.now.next_crc.get() }
+    fn next(&self) -> CheckpointId {
+        CheckpointId { version: self.now.next_version.get(), crc: self.now.next_crc.get() }
     }
 
     /// What it means for an image with this checkpoint.
-    pub(super) fn standing(&self, image: Base) -> Standing {
+    pub(super) fn validity(&self, image: CheckpointId) -> Validity {
         let state = self.now.state.get();
         match state {
-            log_state::CLEAN => Standing::Clean,
+            log_state::CLEAN => Validity::Clean,
             // The fold was done, and the head not yet changed.
-            log_state::FOLDING if self.next() == image => Standing::Clean,
-            _ if self.base() == image => Standing::Records,
-            _ => Standing::Elsewhere,
+            log_state::FOLDING if self.next() == image => Validity::Clean,
+            _ if self.base() == image => Validity::Records,
+            _ => Validity::Elsewhere,
         }
     }
 
@@ -158,7 +158,7 @@ impl Heads {
     }
 
     /// The image's next checkpoint will be this one, and have all that the records say.
-    pub(super) fn make_folding(&mut self, region: &Region, next: Base) {
+    pub(super) fn make_folding(&mut self, region: &Region, next: CheckpointId) {
         if self.now.state.get() != log_state::CLEAN {
             self.now.state.set(log_state::FOLDING);
             (self.now.next_version, self.now.next_crc) = (next.version.into(), next.crc.into());
@@ -167,13 +167,13 @@ impl Heads {
     }
 
     /// What records say is given up: whatever image is paired with them is not any more.
-    pub(super) fn give_up(&mut self, region: &Region, uuid: [u8; 16], base: Base) {
+    pub(super) fn give_up(&mut self, region: &Region, uuid: [u8; 16], base: CheckpointId) {
         self.begin_anew(region, uuid, base);
         self.pair_anew(region);
     }
 
     /// No record counts; those to come, of another generation, will extend this checkpoint.
-    pub(super) fn begin_anew(&mut self, region: &Region, uuid: [u8; 16], base: Base) {
+    pub(super) fn begin_anew(&mut self, region: &Region, uuid: [u8; 16], base: CheckpointId) {
         let says_so =
             self.now.state.get() == log_state::CLEAN && self.now.uuid == uuid && self.base() == base;
         if !says_so {
@@ -187,14 +187,14 @@ impl Heads {
 
     /// What was kept in memory is written, and what comes is written at once.
     pub(super) fn settle(&mut self, region: &Region) {
-        if std::mem::replace(&mut self.kept, Kept::No) == Kept::Changed {
+        if std::mem::replace(&mut self.pending, Pending::No) == Pending::Changed {
             self.write(region);
         }
     }
 
     fn write(&mut self, region: &Region) {
-        if self.kept != Kept::No {
-            self.kept = Kept::Changed;
+        if self.pending != Pending::No {
+            self.pending = Pending::Changed;
             return;
         }
         self.now.seq.set(self.now.seq.get().saturating_add(1));
@@ -217,14 +217,14 @@ mod tests {
     use super::*;
 
     const ID: [u8; 16] = [7; 16];
-    const OLD: Base = Base { version: 5, crc: 50 };
-    const NEW: Base = Base { version: 6, crc: 60 };
+    const OLD: CheckpointId = CheckpointId { version: 5, crc: 50 };
+    const NEW: CheckpointId = CheckpointId { version: 6, crc: 60 };
 
     fn region() -> Region {
         Region::anonymous(1 << 20).unwrap()
     }
 
-    fn made(region: &Region, uuid: [u8; 16], base: Base, generation: u32) -> Heads {
+    fn made(region: &Region, uuid: [u8; 16], base: CheckpointId, generation: u32) -> Heads {
         let mut heads = Heads::new(region, uuid, base, generation);
         heads.settle(region);
         heads
@@ -263,8 +263,8 @@ mod tests {
         let region = region();
         let mut heads = made(&region, ID, OLD, 3);
         let own = heads.pairing();
-        let of = |heads: &Heads| [OLD, NEW].map(|base| (heads.standing(base), heads.is_of(ID, base, own)));
-        use Standing::{Clean, Elsewhere, Records};
+        let of = |heads: &Heads| [OLD, NEW].map(|base| (heads.validity(base), heads.is_of(ID, base, own)));
+        use Validity::{Clean, Elsewhere, Records};
         assert_eq!(of(&heads), [(Clean, true), (Clean, false)]);
         heads.make_folding(&region, NEW);
         assert_eq!(of(&heads), [(Clean, true), (Clean, false)], "what has no records is not folded");
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(of(&heads), [(Records, true), (Clean, true)]);
         assert!(!heads.is_of([8; 16], OLD, own) && !heads.is_of([8; 16], NEW, own));
         assert!(!heads.is_of(ID, OLD, Pairing::new()), "another log's");
-        assert_eq!(heads.standing(Base { crc: 61, ..NEW }), Elsewhere);
+        assert_eq!(heads.validity(CheckpointId { crc: 61, ..NEW }), Elsewhere);
         heads.begin_anew(&region, ID, NEW);
         assert_eq!(of(&heads), [(Clean, false), (Clean, true)]);
         assert_eq!((heads.generation(), heads.uuid(), heads.base()), (4, ID, NEW));

@@ -1,8 +1,8 @@
-//! The node log: changes of nodes by fsyncs and epochs are written to NVM as records, and not to the device.
+//! The node log: changes of nodes by fsyncs and log checkpoints are written to NVM as records, and not to the device.
 //!
 //! The device's last checkpoint is the *base*. A node that has records is in the state of its newest one,
 //! until the next checkpoint of the device (*fold*) has taken over all of them. An *fsync* writes the records
-//! of a file. An *epoch* writes those of all changed nodes, after all pages are on the device, at one
+//! of a file. A *log checkpoint* writes those of all changed nodes, after all pages are on the device, at one
 //! instant. A record contains its node, inode, version and the record that it changes. So it is its own entry
 //! of the node table, in the same lines, and nothing else of that table is written ("pin-point update").
 //!
@@ -31,7 +31,7 @@ mod runs;
 mod scan;
 
 pub(crate) use group::{Content, Group, Member};
-pub(crate) use head::Base;
+pub(crate) use head::CheckpointId;
 pub(crate) use scan::{Found, Newest};
 
 use crate::device::Device;
@@ -39,7 +39,7 @@ use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES};
 use crate::ids::{ByNid, Nid};
 use crate::planted::{Breach, breaks};
 use crate::times::now;
-use head::{Heads, MAKE_ANOTHER, Standing};
+use head::{Heads, MAKE_ANOTHER, Validity};
 use heddle_pmem::Region;
 use heddle_vfs::{Error, Result};
 use mark::Pairing;
@@ -58,7 +58,7 @@ pub const LOG_BYTES_MIN: u64 = LOG_CHUNKS_BYTES + 8 * CHUNK_BYTES;
 pub const LOG_BYTES_MAX: u64 = LOG_LINE_BYTES << 32;
 /// Most records for one node: reading the node costs as many loads.
 const DEPTH_MAX: u8 = 8;
-/// Share of the used chunks, in tenths, at which an epoch becomes a fold.
+/// Share of the used chunks, in tenths, at which a log checkpoint becomes a fold.
 const FULL_TENTHS: u64 = 7;
 
 /// Why a log is not used with an image.
@@ -128,7 +128,7 @@ impl NodeLog {
     /// Why it cannot be this image's log.
     pub(crate) fn open(
         (region, state): (Region, LogState),
-        (uuid, image): ([u8; 16], Base),
+        (uuid, image): ([u8; 16], CheckpointId),
         mark: Option<Pairing>,
         discard: bool,
     ) -> std::result::Result<(NodeLog, Found), Refused> {
@@ -159,9 +159,9 @@ impl NodeLog {
             let heads = Heads::new(&region, uuid, image, now().nanos() ^ now().secs() as u32);
             return Ok((NodeLog::new(region, heads), Found::default()));
         };
-        let standing = heads.standing(image);
+        let validity = heads.validity(image);
         let (base, owner, pairing) = (heads.base(), heads.uuid(), heads.pairing());
-        if standing == Standing::Clean && !is_right {
+        if validity == Validity::Clean && !is_right {
             return if mark == Some(pairing) { image_refused(OLDER) } else { log_refused(ANOTHER) };
         }
         // Records of another image must not be discarded here.
@@ -169,7 +169,7 @@ impl NodeLog {
             heads.give_up(&region, uuid, image);
             return Ok((NodeLog::new(region, heads), Found::default()));
         }
-        if standing == Standing::Clean {
+        if validity == Validity::Clean {
             heads.begin_anew(&region, uuid, image);
             return Ok((NodeLog::new(region, heads), Found::default()));
         }
@@ -178,7 +178,7 @@ impl NodeLog {
             Err(_) if owner != uuid => return image_refused(OF_ANOTHER),
             found => found.map_err(Refused::Log)?,
         };
-        match standing {
+        match validity {
             _ if found.is_empty() && is_right => log.lock_heads().begin_anew(&log.region, uuid, image),
             _ if is_paired || breaks(Breach::AnyLogTaken) => return Ok((log, found)),
             _ if owner != uuid => return image_refused(OF_ANOTHER),
@@ -259,7 +259,7 @@ impl NodeLog {
     }
 
     /// Notes a freed node whose number was durably in use: `durable`, or it has a record. The next fsync of
-    /// its inode, or the next epoch, records that.
+    /// its inode, or the next log checkpoint, records that.
     pub(crate) fn free(&self, ino: Nid, gone: Deleted, durable: bool) {
         let was = self.shard_mut(gone.nid).remove(&gone.nid).is_some();
         if was {
@@ -338,7 +338,7 @@ impl NodeLog {
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub(crate) fn will_fold(&self, next: Base) -> Result<()> {
+    pub(crate) fn will_fold(&self, next: CheckpointId) -> Result<()> {
         self.lock_heads().make_folding(&self.region, next);
         self.check_media()
     }
@@ -355,7 +355,7 @@ impl NodeLog {
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub(crate) fn folded(&self, base: Base) -> Result<()> {
+    pub(crate) fn folded(&self, base: CheckpointId) -> Result<()> {
         let mut heads = self.lock_heads();
         let uuid = heads.uuid();
         heads.begin_anew(&self.region, uuid, base);

@@ -16,7 +16,7 @@ pub(crate) struct Newest {
     pub(crate) version: u8,
     pub(crate) ino: Nid,
     pub(crate) deleted: bool,
-    /// True: its name must be recovered, unless an epoch followed.
+    /// True: its name must be recovered, unless a log checkpoint followed.
     pub(crate) named: bool,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Newest {
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) nodes: BTreeMap<Nid, Newest>,
-    last_epoch: u64,
+    last_log_checkpoint: u64,
 }
 
 impl Found {
@@ -38,17 +38,18 @@ impl Found {
         self.nodes.contains_key(&nid)
     }
 
-    /// Number of files that were fsynced after the last epoch.
+    /// Number of files that were fsynced after the last log checkpoint.
     pub(crate) fn fsynced_inodes(&self) -> u64 {
         let fsynced = |(nid, newest): &(&Nid, &Newest)| {
-            newest.ino == **nid && !newest.deleted && newest.group > self.last_epoch
+            newest.ino == **nid && !newest.deleted && newest.group > self.last_log_checkpoint
         };
         self.nodes.iter().filter(fsynced).count() as u64
     }
 
     /// New files whose names are only in their inodes.
     pub(crate) fn named(&self) -> impl Iterator<Item = Nid> + '_ {
-        let is_named = |newest: &Newest| newest.named && !newest.deleted && newest.group > self.last_epoch;
+        let is_named =
+            |newest: &Newest| newest.named && !newest.deleted && newest.group > self.last_log_checkpoint;
         self.nodes.iter().filter(move |(_, newest)| is_named(newest)).map(|(nid, _)| *nid)
     }
 }
@@ -123,8 +124,8 @@ impl NodeLog {
 impl Found {
     fn add(&mut self, group: u64, head: &RecordHead, line: u32) {
         let flag = |flag| head.flags & flag != 0;
-        if flag(record_flag::EPOCH) {
-            self.last_epoch = self.last_epoch.max(group);
+        if flag(record_flag::LOG_CHECKPOINT) {
+            self.last_log_checkpoint = self.last_log_checkpoint.max(group);
         }
         let newest = Newest {
             place: Located { line, depth: head.depth },

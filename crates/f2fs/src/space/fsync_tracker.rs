@@ -6,7 +6,7 @@
 //! directory that must exist. Where that matters, an fsync makes a checkpoint. In a node log, records also
 //! tell that nodes were freed.
 //!
-//! State       one mutex, and a count. A checkpoint or an epoch clears both while no call is inside.
+//! State       one mutex, and a count. A checkpoint or a log checkpoint clears both while no call is inside.
 //! Invariants  S1  before the first checkpoint of a mount every fsync makes a checkpoint: behind the position of the node log there
 //!                 may be nodes that were marked before the mount and have the same checkpoint version.
 //! Source      F2FS paper (FAST '15) section 2.4.2; Linux falls back to a checkpoint in the same cases, and in some fewer.
@@ -132,8 +132,8 @@ impl Since {
         self.ahead.store(0, Relaxed); // ORDERING: Relaxed, as in `goes_ahead`.
     }
 
-    /// Called when an epoch is valid.
-    pub(crate) fn epoch_closed(&self) {
+    /// Called when a log checkpoint is valid.
+    pub(crate) fn log_checkpointed(&self) {
         let mut state = self.state();
         *state = State { begun: state.begun, ..State::default() };
         self.ahead.store(0, Relaxed); // ORDERING: Relaxed, as in `goes_ahead`.
@@ -201,10 +201,10 @@ mod tests {
         let since = begun();
         since.nodes_went(FILE);
         assert_eq!([false, true].map(|by_log| since.way_of(&file(), by_log)), [ByCheckpoint, old]);
-        since.epoch_closed();
+        since.log_checkpointed();
         assert_eq!(since.way_of(&file(), false), old, "it has begun still");
         let never = Since::default();
-        never.epoch_closed();
+        never.log_checkpointed();
         assert_eq!(never.way_of(&file(), false), ByCheckpoint);
     }
 

@@ -159,7 +159,7 @@ pub fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
                     };
                     if random.below(2) == 0 && !fs.has_failed() {
                         returned = fs.fsync(&file, false).is_ok();
-                        // Of a file with several names that is a checkpoint, or an epoch.
+                        // Of a file with several names that is a checkpoint, or a log checkpoint.
                         let is_one = fs.getattr(file.ino).is_ok_and(|attr| attr.nlink == 1);
                         let of_it = || Durable::File(dir, one.bytes().to_vec());
                         durable = if is_one { of_it() } else { Durable::Everything };
