@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::reserve::{HUGE_PAGE_BYTES, Reserved};
+use crate::reserve::{HUGE_PAGE_BYTES, ReservedRange};
 
 /// A readable and writable mapping of whole pages, unmapped when dropped.
 pub(crate) struct Mapping {
@@ -84,7 +84,7 @@ impl Mapping {
         let file = File::from(fd);
         let len_bytes = rustix::fs::fstat(&file)?.st_size as usize;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
-        let at = Reserved::new(len_bytes)?;
+        let at = ReservedRange::new(len_bytes)?;
         // SAFETY: replaces a part of the reservation just made, which no other thread knows.
         let base = unsafe {
             rustix::mm::mmap(at.aligned(), len_bytes, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0)?

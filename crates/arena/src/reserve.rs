@@ -14,18 +14,18 @@ pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Addresses for a mapping of a file, aligned to a huge page. The kernel uses huge pages for a file only
 /// where file offset and address agree; otherwise look-ups of many files walk page tables again and again.
-pub(crate) struct Reserved {
+pub(crate) struct ReservedRange {
     base: *mut c_void,
     len_bytes: usize,
 }
 
-impl Reserved {
-    pub(crate) fn new(len_bytes: usize) -> Result<Reserved> {
+impl ReservedRange {
+    pub(crate) fn new(len_bytes: usize) -> Result<ReservedRange> {
         let len_bytes = len_bytes.checked_add(HUGE_PAGE_BYTES).ok_or(Errno::NOMEM)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let base = unsafe { mmap_anonymous(null_mut(), len_bytes, ProtFlags::empty(), flags)? };
-        Ok(Reserved { base, len_bytes })
+        Ok(ReservedRange { base, len_bytes })
     }
 
     /// The address to map at.
@@ -51,7 +51,7 @@ impl Reserved {
     }
 }
 
-impl Drop for Reserved {
+impl Drop for ReservedRange {
     fn drop(&mut self) {
         // SAFETY: no other thread knows it.
         let _ = unsafe { munmap(self.base, self.len_bytes) };

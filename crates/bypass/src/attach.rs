@@ -8,8 +8,8 @@
 //! A mount is known by its device and its unique number: a later file system with the same device number is
 //! another mount.
 
+use crate::kernel_stat::KernelStat;
 use crate::process::{process, this_is_another};
-use crate::tell::Told;
 use heddle_nvmfs::NvmFs;
 use heddle_nvmfs::client::{self, AttachError};
 use rustix::fd::BorrowedFd;
@@ -117,13 +117,13 @@ impl Entry {
 
     /// Asks a refused mount again. Its daemon may have run out of descriptors then, or the program has more
     /// rights now.
-    fn ask_again(&self, told: &Told, fd: BorrowedFd<'_>) -> Found {
+    fn ask_again(&self, kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Found {
         let (due, began) = (self.again_ms.load(Ordering::SeqCst), now_ms());
         let claimed = began + ASKING_MAX.as_millis() as u64;
         let mine = due <= began
             && self.again_ms.compare_exchange(due, claimed, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if mine {
-            match look(told, fd) {
+            match look(kernel_stat, fd) {
                 Ok(Found::Ours(at)) => {
                     // ORDERING: Release: a thread that sees the attachment sees the engine.
                     self.later.store(std::ptr::from_ref(at).cast_mut(), Ordering::Release);
@@ -171,12 +171,12 @@ impl Attachments {
 
     /// The mount of a descriptor, if it was seen before and is not to be asked again. Takes no lock and
     /// allocates nothing.
-    pub fn known(&self, told: &Told) -> Option<Found> {
-        self.entry(told).filter(|e| !e.is_due()).map(Entry::found)
+    pub fn known(&self, kernel_stat: &KernelStat) -> Option<Found> {
+        self.entry(kernel_stat).filter(|e| !e.is_due()).map(Entry::found)
     }
 
-    fn entry(&self, told: &Told) -> Option<&Entry> {
-        self.entries().find(|e| (e.dev, e.mount) == (told.dev, told.mount))
+    fn entry(&self, kernel_stat: &KernelStat) -> Option<&Entry> {
+        self.entries().find(|e| (e.dev, e.mount) == (kernel_stat.dev, kernel_stat.mount))
     }
 
     /// Returns true if an engine is mapped into this process.
@@ -225,17 +225,18 @@ impl Attachments {
 
     /// The mount of a descriptor. Attaches to a heddle mount that is new or was refused a while ago. If two
     /// threads do so at once, both attach, which does no harm.
-    pub fn find(&self, told: &Told, fd: BorrowedFd<'_>) -> Found {
-        if let Some(entry) = self.entry(told) {
-            return if entry.is_due() { entry.ask_again(told, fd) } else { entry.found() };
+    pub fn find(&self, kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Found {
+        if let Some(entry) = self.entry(kernel_stat) {
+            return if entry.is_due() { entry.ask_again(kernel_stat, fd) } else { entry.found() };
         }
         let began = now_ms();
-        let first = look(told, fd).unwrap_or_else(|why| Found::Refused(Box::leak(why.into_boxed_str())));
+        let first =
+            look(kernel_stat, fd).unwrap_or_else(|why| Found::Refused(Box::leak(why.into_boxed_str())));
         // ORDERING: Acquire, pairs with the Release below.
         let mut next = self.first.load(Ordering::Acquire);
         let entry = Box::into_raw(Box::new(Entry {
-            dev: told.dev,
-            mount: told.mount,
+            dev: kernel_stat.dev,
+            mount: kernel_stat.mount,
             first,
             later: AtomicPtr::default(),
             again_ms: AtomicU64::new(after(began)),
@@ -272,12 +273,12 @@ impl Attachments {
 
 /// Asks the mount itself, through the program's own descriptor: no path and no table of mounts tells which
 /// daemon serves it. Returns an error with the reason if the engine is out of reach.
-fn look(told: &Told, fd: BorrowedFd<'_>) -> Result<Found, String> {
+fn look(kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Result<Found, String> {
     if !rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == FUSE_MAGIC) {
         return Ok(Found::Foreign);
     }
     match client::attach(fd) {
-        Ok(fs) => Ok(Found::Ours(Box::leak(Box::new(Attachment::new(fs, told.dev))))),
+        Ok(fs) => Ok(Found::Ours(Box::leak(Box::new(Attachment::new(fs, kernel_stat.dev))))),
         Err(AttachError::NotMounted) => Ok(Found::Foreign),
         Err(why) => Err(why.to_string()),
     }

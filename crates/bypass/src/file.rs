@@ -20,10 +20,10 @@ use crate::append::Append;
 use crate::args;
 use crate::attach::Attachment;
 use crate::error::errno_of;
+use crate::kernel_stat::KernelStat;
 use crate::lock::Lock;
 use crate::number::Number;
 use crate::process::process;
-use crate::tell::Told;
 use heddle_nvmfs::{KernelPages, NvmFs};
 use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{
@@ -70,7 +70,7 @@ struct Opened {
 /// An open file (see the module).
 pub struct File {
     at: &'static Attachment,
-    told: Told,
+    kernel_stat: KernelStat,
     /// Generation of the inode at open(2) (F4); `None` if the engine could not tell it.
     generation: Option<u64>,
     flags: OpenFlags,
@@ -86,13 +86,13 @@ pub struct File {
 
 impl File {
     /// The file of a descriptor that was just opened with these flags of open(2), at offset 0.
-    pub fn new(at: &'static Attachment, told: Told, posix_flags: i32) -> File {
+    pub fn new(at: &'static Attachment, kernel_stat: KernelStat, posix_flags: i32) -> File {
         at.prefault();
         let flags = OpenFlags { truncate: false, ..OpenFlags::from_posix(posix_flags) };
         File {
             at,
-            told,
-            generation: generation(at, Ino(told.ino)),
+            kernel_stat,
+            generation: generation(at, Ino(kernel_stat.ino)),
             flags,
             append: Append::new(flags.append),
             opened: AtomicPtr::new(std::ptr::null_mut()),
@@ -109,10 +109,10 @@ impl File {
         const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
         let capable = || {
             let name = XattrName::new(b"security.capability")?;
-            self.at.fs().getxattr(&Cred::root(), Ino(self.told.ino), name).map(drop)
+            self.at.fs().getxattr(&Cred::root(), Ino(self.kernel_stat.ino), name).map(drop)
         };
         self.flags.write
-            && (self.told.mode & SET_IDS != 0 || guarded(capable).is_ok_and(|found| found.is_ok()))
+            && (self.kernel_stat.mode & SET_IDS != 0 || guarded(capable).is_ok_and(|found| found.is_ok()))
     }
 
     /// Reads at `offset`. Refuses, or cuts short where the buffer ends, as the kernel would.
@@ -251,8 +251,8 @@ impl File {
     }
 
     /// The attributes that the kernel gave when the file was opened.
-    pub fn told(&self) -> &Told {
-        &self.told
+    pub fn kernel_stat(&self) -> &KernelStat {
+        &self.kernel_stat
     }
 
     /// Returns true if the file may be read.
@@ -307,7 +307,7 @@ impl File {
     /// asked for it before.
     fn size_to_mapping(&self, fd: BorrowedFd<'_>) {
         if self.unless_mapped().is_err() {
-            Told::refresh(fd);
+            KernelStat::refresh(fd);
         }
     }
 
@@ -317,7 +317,10 @@ impl File {
             Ok(attr) => attr,
             Err(errno) => return Ok(Err(errno)),
         };
-        let shown = || Told::of(fd).is_ok_and(|told| (told.uid, told.gid) == (attr.uid, attr.gid));
+        let shown = || {
+            KernelStat::of(fd)
+                .is_ok_and(|kernel_stat| (kernel_stat.uid, kernel_stat.gid) == (attr.uid, attr.gid))
+        };
         if !*self.stat_is_engines.get_or_init(shown) {
             return Err(Passed::Unserved);
         }
@@ -434,11 +437,12 @@ impl File {
     fn open(&self) -> Served<&Opened> {
         self.at.prefault();
         // The kernel has checked the permission.
-        let handle = match guarded(|| self.at.fs().open(&Cred::root(), Ino(self.told.ino), self.flags))? {
-            Ok(handle) => handle,
-            Err(Error::NotPermitted | Error::AccessDenied) => return Ok(Err(Errno::ACCESS)),
-            Err(_) => return Err(Passed::Engine),
-        };
+        let handle =
+            match guarded(|| self.at.fs().open(&Cred::root(), Ino(self.kernel_stat.ino), self.flags))? {
+                Ok(handle) => handle,
+                Err(Error::NotPermitted | Error::AccessDenied) => return Ok(Err(Errno::ACCESS)),
+                Err(_) => return Err(Passed::Engine),
+            };
         // F4: while the handle is open, the number means this inode.
         if self.generation.is_none() || self.generation != generation(self.at, handle.ino) {
             self.release(handle);
@@ -485,7 +489,7 @@ impl File {
             if append {
                 // The mount would append. An appended write has no old page in the kernel but the rest of the
                 // last one.
-                Told::refresh(fd);
+                KernelStat::refresh(fd);
                 return;
             }
             while let Ok(n @ 1..) = rustix::io::pwrite(fd, buf, at) {

@@ -2,7 +2,8 @@
 
 use crate::words::{ONE_TEST, Words, are_ours_alone, give_back};
 use crate::{
-    Attachment, File, Passed, RangeOp, Served, Told, a_fork_begins, a_fork_ended, errno_of, this_is_a_child,
+    Attachment, File, KernelStat, Passed, RangeOp, Served, a_fork_begins, a_fork_ended, errno_of,
+    this_is_a_child,
 };
 use heddle_nvmfs::{MountOptions, NvmFs, Variant, Volume, format_region, mount};
 use heddle_pmem::Region;
@@ -37,19 +38,19 @@ impl Scene {
         let fs = volume.fs();
         let theirs = fs.new_file(Ino::ROOT, "f");
         let kernels = tempfile::tempfile().unwrap();
-        let told = Told::of(kernels.as_fd()).unwrap();
-        let owner = SetAttr { uid: Some(told.uid), gid: Some(told.gid), ..SetAttr::default() };
+        let kernel_stat = KernelStat::of(kernels.as_fd()).unwrap();
+        let owner = SetAttr { uid: Some(kernel_stat.uid), gid: Some(kernel_stat.gid), ..SetAttr::default() };
         fs.setattr(&root(), theirs.ino, None, &owner).unwrap();
         let at = Box::leak(Box::new(Attachment::new(fs.clone(), DEV)));
         Scene { at, fs, theirs, kernels, _volume: volume, _alone: ONE_TEST.lock() }
     }
 
-    fn told(&self, mode: u32) -> Told {
-        Told { ino: self.theirs.ino.0, mode, ..Told::of(self.kernels.as_fd()).unwrap() }
+    fn kernel_stat(&self, mode: u32) -> KernelStat {
+        KernelStat { ino: self.theirs.ino.0, mode, ..KernelStat::of(self.kernels.as_fd()).unwrap() }
     }
 
     fn open(&self, flags: i32) -> File {
-        File::new(self.at, self.told(libc::S_IFREG | 0o644), flags)
+        File::new(self.at, self.kernel_stat(libc::S_IFREG | 0o644), flags)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -129,7 +130,7 @@ fn a_file_is_read_and_changed_only_as_it_was_opened() {
     assert_eq!(read_at(&reader, 1, 0), served(b"x"));
     assert_eq!(read_at(&reader, 1, -1), Err(Passed::Unserved), "the kernel says what is wrong with it");
     assert_eq!(write_at(&writer, &scene, b"x", i64::MAX), Err(Passed::Unserved));
-    assert_eq!(reader.told(), &scene.told(libc::S_IFREG | 0o644));
+    assert_eq!(reader.kernel_stat(), &scene.kernel_stat(libc::S_IFREG | 0o644));
 }
 
 #[test]
@@ -196,12 +197,12 @@ fn an_offset_that_was_given_away_is_the_kernels_for_ever() {
 /// Are there segments of shared memory, which tell a process that it is alone?
 fn is_told_when_alone() -> bool {
     let word = Words::default().next().unwrap();
-    let told = are_ours_alone(word);
+    let kernel_stat = are_ours_alone(word);
     give_back(word);
-    if !told {
+    if !kernel_stat {
         eprintln!("SKIPPED, NOT TESTED: there are no segments of shared memory here");
     }
-    told
+    kernel_stat
 }
 
 #[test]
@@ -311,7 +312,8 @@ fn stat_says_what_the_engine_does_but_not_of_another_owner() {
 #[test]
 fn writes_that_take_rights_away_are_the_mounts() {
     let scene = Scene::new();
-    let with = |bits, flags| File::new(scene.at, scene.told(libc::S_IFREG | bits), flags).loses_by_writes();
+    let with =
+        |bits, flags| File::new(scene.at, scene.kernel_stat(libc::S_IFREG | bits), flags).loses_by_writes();
     assert!(with(0o4755, libc::O_RDWR) && with(0o2755, libc::O_WRONLY));
     assert!(!with(0o4755, libc::O_RDONLY), "nothing is written");
     assert!(!with(0o755, libc::O_RDWR));
@@ -409,12 +411,15 @@ fn a_lock_is_held_by_one_thread_at_a_time() {
 fn what_is_told_of_a_descriptor_is_what_stat_tells() {
     use std::os::unix::fs::MetadataExt;
     let file = tempfile::tempfile().unwrap();
-    let (told, stat) = (Told::of(file.as_fd()).unwrap(), file.metadata().unwrap());
-    assert_eq!((told.dev, told.ino, told.uid, told.gid), (stat.dev(), stat.ino(), stat.uid(), stat.gid()));
-    assert_eq!((told.mode, told.is_regular()), (stat.mode(), true));
-    assert_eq!(told, Told::of(file.as_fd()).unwrap(), "a mount keeps its number");
+    let (kernel_stat, stat) = (KernelStat::of(file.as_fd()).unwrap(), file.metadata().unwrap());
+    assert_eq!(
+        (kernel_stat.dev, kernel_stat.ino, kernel_stat.uid, kernel_stat.gid),
+        (stat.dev(), stat.ino(), stat.uid(), stat.gid())
+    );
+    assert_eq!((kernel_stat.mode, kernel_stat.is_regular()), (stat.mode(), true));
+    assert_eq!(kernel_stat, KernelStat::of(file.as_fd()).unwrap(), "a mount keeps its number");
     let dir = tempfile::tempdir().unwrap();
     let dir = std::fs::File::open(dir.path()).unwrap();
-    assert!(!Told::of(dir.as_fd()).unwrap().is_regular());
-    assert!(!Told::of(std::io::pipe().unwrap().0.as_fd()).unwrap().is_regular());
+    assert!(!KernelStat::of(dir.as_fd()).unwrap().is_regular());
+    assert!(!KernelStat::of(std::io::pipe().unwrap().0.as_fd()).unwrap().is_regular());
 }

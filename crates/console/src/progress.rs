@@ -1,4 +1,4 @@
-//! Progress of work: a bar on a terminal. Elsewhere [`Patient`] prints lines, and [`Bar`] prints no progress.
+//! Progress of work: a bar on a terminal. Elsewhere [`DelayedBar`] prints lines, and [`Bar`] prints no progress.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -61,17 +61,17 @@ const SOON: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// Progress of work that is usually short: nothing is shown in its first second.
-pub struct Patient {
+pub struct DelayedBar {
     what: &'static str,
     began: Instant,
     bar: OnceLock<Bar>,
     lines: AtomicU64,
 }
 
-impl Patient {
+impl DelayedBar {
     /// Progress of work that begins now.
-    pub fn new(what: &'static str) -> Patient {
-        Patient { what, began: Instant::now(), bar: OnceLock::new(), lines: AtomicU64::new(0) }
+    pub fn new(what: &'static str) -> DelayedBar {
+        DelayedBar { what, began: Instant::now(), bar: OnceLock::new(), lines: AtomicU64::new(0) }
     }
 
     /// Reports that `done` of `total` are done; `things` says what is counted.

@@ -3,7 +3,9 @@
 //! Invariants  C1  no panic leaves a function: a panic is caught and becomes EIO.
 //!             C2  every failure sets errno and the text of `heddle_error`; nothing else does.
 
-use heddle_bypass::{Attachment, Attachments, Errno, File, Found, Passed, Served, Told, this_is_a_child};
+use heddle_bypass::{
+    Attachment, Attachments, Errno, File, Found, KernelStat, Passed, Served, this_is_a_child,
+};
 use libc::{c_char, c_int, c_void, mode_t, off_t};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -61,14 +63,14 @@ unsafe fn open_file<'f>(file: *const HeddleFile) -> Result<&'f HeddleFile, Failu
     unsafe { file.as_ref() }.ok_or_else(|| Failure::of(Errno::BADF, "heddle: the file is NULL"))
 }
 
-fn attachment(fd: BorrowedFd<'_>, path: &CStr) -> Result<(&'static Attachment, Told), Failure> {
+fn attachment(fd: BorrowedFd<'_>, path: &CStr) -> Result<(&'static Attachment, KernelStat), Failure> {
     static CHILDREN: Once = Once::new();
     CHILDREN.call_once(|| {
         // SAFETY: the function takes no arguments and only counts.
         unsafe { libc::pthread_atfork(None, None, Some(child)) };
     });
     let name = path.to_string_lossy();
-    let told = Told::of(fd).map_err(|errno| Failure::of(errno, &name))?;
+    let told = KernelStat::of(fd).map_err(|errno| Failure::of(errno, &name))?;
     match MOUNTS.find(&told, fd) {
         Found::Ours(at) => Ok((at, told)),
         Found::Foreign => Err(Failure {

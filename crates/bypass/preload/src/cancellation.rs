@@ -14,7 +14,7 @@ const DISABLE: c_int = 1;
 /// Sets the deferred type. Called when a thread of the asynchronous type becomes busy (C2 of
 /// `calls::cancel`).
 #[cold]
-pub fn put_off() {
+pub fn defer() {
     // SAFETY: the only pointer is null.
     unsafe { real::pthread_setcanceltype(DEFERRED, null_mut()) };
 }
@@ -28,19 +28,19 @@ pub fn allow() {
 }
 
 /// While this lives, the thread is not cancelled: its calls are not meant to be cancellation points.
-pub struct NotNow(c_int);
+pub struct CancellationDisabled(c_int);
 
-impl NotNow {
+impl CancellationDisabled {
     /// Disables cancellation.
-    pub fn new() -> NotNow {
+    pub fn new() -> CancellationDisabled {
         let mut before = 0;
         // SAFETY: a live local.
         unsafe { real::pthread_setcancelstate(DISABLE, &mut before) };
-        NotNow(before)
+        CancellationDisabled(before)
     }
 }
 
-impl Drop for NotNow {
+impl Drop for CancellationDisabled {
     fn drop(&mut self) {
         // SAFETY: the only pointer is null.
         unsafe { real::pthread_setcancelstate(self.0, null_mut()) };

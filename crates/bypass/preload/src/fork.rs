@@ -94,8 +94,8 @@ pub extern "C" fn after_in_child() {
         here().vfork_in.set(0);
     }
     barrier::start();
-    table::nobody_else_is_here();
-    numbers::nobody_else_is_here();
+    table::reset_in_child();
+    numbers::reset_in_child();
     each(|_, descriptor| {
         // SAFETY: a forked child has one thread.
         unsafe { descriptor.file.forked() };

@@ -36,14 +36,14 @@ impl Number for &Used {
 /// Makes a call that returns a duplicate of `fd`, under a free number.
 pub fn duplicating(fd: i32, call: impl Fn() -> i32) -> i32 {
     if !is_ours(fd) || here().is_vfork_child() {
-        return forgetting(call);
+        return with_kernel_number(call);
     }
     let Some(_busy) = Busy::enter() else { return call() };
-    telling(fd, |descriptor| {
+    with_descriptor(fd, |descriptor| {
         let to = call();
         let errno = errno();
         if let Some(place) = entry_or_new(to) {
-            means(place, to, descriptor);
+            set_descriptor(place, to, descriptor);
         }
         set_errno(errno);
         to
@@ -74,14 +74,14 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
     }
     drop(held);
     nobody_uses_numbers_of(old);
-    let done = telling(fd, |descriptor| {
+    let done = with_descriptor(fd, |descriptor| {
         let done = call();
         let errno = errno();
         if done < 0 {
             let _held = CHANGES.hold();
             place.store(old, SeqCst);
         } else {
-            means(place, to, descriptor);
+            set_descriptor(place, to, descriptor);
             let _held = CHANGES.hold();
             drop_number(old);
             sweep();
@@ -95,7 +95,7 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
 
 /// Calls `call` with the file of a number, or with null if it is none of ours. The number means that file
 /// until `call` returns (N2).
-fn telling(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
+fn with_descriptor(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
     let (Some(entry), Some(record)) = (entry(fd), here().record()) else { return call(null_mut()) };
     loop {
         let descriptor = entry.load(SeqCst);
@@ -119,7 +119,7 @@ fn telling(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
 }
 
 /// Sets the table's entry for the number `to`: the file, or null for a file that only the kernel knows.
-fn means(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descriptor) {
+fn set_descriptor(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descriptor) {
     let _held = CHANGES.hold();
     // If its last number was closed or given up meanwhile, the file is the kernel's. SAFETY: null, or in use
     // by this thread (T1 of `thread`).
@@ -136,7 +136,7 @@ fn means(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descriptor) {
 }
 
 /// Makes a call that returns a number for a file that is not ours.
-fn forgetting(call: impl Fn() -> i32) -> i32 {
+fn with_kernel_number(call: impl Fn() -> i32) -> i32 {
     let to = call();
     if to >= 0 {
         let errno = errno();
@@ -148,7 +148,7 @@ fn forgetting(call: impl Fn() -> i32) -> i32 {
 
 /// In a forked child: the thread that was replacing a number does not exist here, and only the kernel knows
 /// the result.
-pub fn nobody_else_is_here() {
+pub fn reset_in_child() {
     let to = REPLACED.swap(NONE, SeqCst);
     if let Some(place) = entry(to) {
         let _was = place.compare_exchange(changing(), null_mut(), SeqCst, SeqCst);

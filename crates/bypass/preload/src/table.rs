@@ -14,14 +14,14 @@
 //!                 file by number (`numbers`). So the table's entries, under `CHANGES` or during such a use, match the kernel's.
 
 use crate::barrier;
-use crate::cancellation::NotNow;
+use crate::cancellation::CancellationDisabled;
 use crate::counts::Count;
 use crate::descriptor::Descriptor;
 use crate::memory::pages;
 use crate::patience::{Patience, Patient};
 use crate::thread::{Busy, Here, Record, here, nobody_uses_numbers_of, others, records};
 use heddle_bypass::planted::{Bug, planted};
-use heddle_bypass::{Attachments, File, Found, Passed, Told};
+use heddle_bypass::{Attachments, File, Found, KernelStat, Passed};
 use rustix::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
@@ -292,17 +292,17 @@ fn take_up(fd: i32, posix_flags: i32) {
     let Some(_taking) = Taking::enter() else { return };
     // SAFETY: the number was just returned by the kernel.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-    let Ok(told) = Told::of(borrowed) else { return };
-    if !told.is_regular() {
+    let Ok(kernel_stat) = KernelStat::of(borrowed) else { return };
+    if !kernel_stat.is_regular() {
         return;
     }
-    let at = match MOUNTS.known(&told).unwrap_or_else(|| find(&told, borrowed)) {
+    let at = match MOUNTS.known(&kernel_stat).unwrap_or_else(|| find(&kernel_stat, borrowed)) {
         Found::Ours(at) => at,
         Found::Foreign => return,
         Found::Refused(_) => return count(Count::NotTaken),
     };
     let Some(entry) = entry_or_new(fd) else { return };
-    let file = File::new(at, told, posix_flags);
+    let file = File::new(at, kernel_stat, posix_flags);
     if file.loses_by_writes() {
         return count(Count::NotTaken);
     }
@@ -337,7 +337,7 @@ impl Drop for Taking {
 }
 
 /// In a forked child: the parent's other threads do not exist.
-pub fn nobody_else_is_here() {
+pub fn reset_in_child() {
     TAKING.store(0, SeqCst);
     LETTING_GO.store(false, SeqCst);
 }
@@ -436,9 +436,9 @@ fn in_use() -> bool {
 
 /// Attaches to a mount; the thread must not be cancelled meanwhile.
 #[cold]
-fn find(told: &Told, fd: BorrowedFd<'_>) -> Found {
-    let _not_now = NotNow::new();
-    MOUNTS.find(told, fd)
+fn find(kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Found {
+    let _not_now = CancellationDisabled::new();
+    MOUNTS.find(kernel_stat, fd)
 }
 
 fn count(what: Count) {

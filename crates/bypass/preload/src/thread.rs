@@ -299,7 +299,7 @@ impl Busy {
         }
         here.state.set(state | BUSY);
         if state != 0 {
-            cancellation::put_off();
+            cancellation::defer();
         }
         Some(Busy(()))
     }

@@ -3,17 +3,17 @@ use heddle_nvmfs::{MountOptions, Variant, format_region, mount};
 use heddle_pmem::Region;
 use rustix::fd::AsFd;
 
-fn file() -> (std::fs::File, Told) {
+fn file() -> (std::fs::File, KernelStat) {
     let file = tempfile::tempfile().unwrap();
-    let told = Told::of(file.as_fd()).unwrap();
-    (file, told)
+    let kernel_stat = KernelStat::of(file.as_fd()).unwrap();
+    (file, kernel_stat)
 }
 
 /// A list of one mount, asked again at `again_ms`.
-fn one(told: &Told, first: Found, again_ms: u64) -> Attachments {
+fn one(kernel_stat: &KernelStat, first: Found, again_ms: u64) -> Attachments {
     let entry = Entry {
-        dev: told.dev,
-        mount: told.mount,
+        dev: kernel_stat.dev,
+        mount: kernel_stat.mount,
         first,
         later: AtomicPtr::default(),
         again_ms: AtomicU64::new(again_ms),
@@ -32,15 +32,15 @@ fn engine() -> &'static Attachment {
 
 #[test]
 fn another_file_systems_mount_is_asked_once() {
-    let (mounts, (file, told)) = (Attachments::default(), file());
-    assert!(mounts.known(&told).is_none());
-    assert!(matches!(mounts.find(&told, file.as_fd()), Found::Foreign));
-    assert!(matches!(mounts.known(&told), Some(Found::Foreign)));
-    assert!(matches!(mounts.find(&Told { ino: 1, ..told }, file.as_fd()), Found::Foreign));
+    let (mounts, (file, kernel_stat)) = (Attachments::default(), file());
+    assert!(mounts.known(&kernel_stat).is_none());
+    assert!(matches!(mounts.find(&kernel_stat, file.as_fd()), Found::Foreign));
+    assert!(matches!(mounts.known(&kernel_stat), Some(Found::Foreign)));
+    assert!(matches!(mounts.find(&KernelStat { ino: 1, ..kernel_stat }, file.as_fd()), Found::Foreign));
     assert_eq!(mounts.entries().count(), 1, "another file of the same mount");
-    assert!(mounts.known(&Told { mount: told.mount + 1, ..told }).is_none());
-    assert!(mounts.known(&Told { dev: told.dev + 1, ..told }).is_none());
-    let later = Told { mount: told.mount + 1, ..told };
+    assert!(mounts.known(&KernelStat { mount: kernel_stat.mount + 1, ..kernel_stat }).is_none());
+    assert!(mounts.known(&KernelStat { dev: kernel_stat.dev + 1, ..kernel_stat }).is_none());
+    let later = KernelStat { mount: kernel_stat.mount + 1, ..kernel_stat };
     assert!(matches!(mounts.find(&later, file.as_fd()), Found::Foreign));
     assert_eq!(mounts.entries().count(), 2);
     assert!(!mounts.any() && mounts.refusals().next().is_none());
@@ -48,39 +48,46 @@ fn another_file_systems_mount_is_asked_once() {
 
 #[test]
 fn an_engine_that_is_let_go_of_is_found_no_more() {
-    let ((file, told), ours) = (file(), engine());
-    let mounts = one(&told, Found::Ours(ours), 0);
+    let ((file, kernel_stat), ours) = (file(), engine());
+    let mounts = one(&kernel_stat, Found::Ours(ours), 0);
     assert!(mounts.any());
-    assert!(matches!(mounts.known(&told), Some(Found::Ours(at)) if std::ptr::eq(at, ours)));
-    assert!(matches!(mounts.find(&told, file.as_fd()), Found::Ours(_)));
+    assert!(matches!(mounts.known(&kernel_stat), Some(Found::Ours(at)) if std::ptr::eq(at, ours)));
+    assert!(matches!(mounts.find(&kernel_stat, file.as_fd()), Found::Ours(_)));
     for _ in 0..2 {
         // SAFETY: no file of the engine was made.
         unsafe { mounts.let_go() };
         assert!(!mounts.any());
     }
-    assert!(matches!(mounts.known(&told), Some(Found::Refused(GAVE_UP_RIGHTS))));
+    assert!(matches!(mounts.known(&kernel_stat), Some(Found::Refused(GAVE_UP_RIGHTS))));
     assert_eq!(mounts.refusals().collect::<Vec<_>>(), [GAVE_UP_RIGHTS]);
 }
 
 #[test]
 fn a_refusal_is_asked_again_once_its_time_has_come() {
-    let (file, told) = file();
-    let mounts = one(&told, Found::Refused("no"), now_ms() + 60_000);
-    assert!(matches!(mounts.known(&told), Some(Found::Refused("no"))));
-    let again = |mounts: &Attachments| mounts.entry(&told).unwrap().again_ms.load(Ordering::SeqCst);
+    let (file, kernel_stat) = file();
+    let mounts = one(&kernel_stat, Found::Refused("no"), now_ms() + 60_000);
+    assert!(matches!(mounts.known(&kernel_stat), Some(Found::Refused("no"))));
+    let again = |mounts: &Attachments| mounts.entry(&kernel_stat).unwrap().again_ms.load(Ordering::SeqCst);
     let (before, now) = (again(&mounts), now_ms());
-    assert!(matches!(mounts.find(&told, file.as_fd()), Found::Refused("no")));
-    assert!(matches!(mounts.entry(&told).unwrap().ask_again(&told, file.as_fd()), Found::Refused("no")));
+    assert!(matches!(mounts.find(&kernel_stat, file.as_fd()), Found::Refused("no")));
+    assert!(matches!(
+        mounts.entry(&kernel_stat).unwrap().ask_again(&kernel_stat, file.as_fd()),
+        Found::Refused("no")
+    ));
     assert_eq!(again(&mounts), before, "nobody was asked");
-    let mounts = one(&told, Found::Refused("no"), now);
-    assert!(mounts.known(&told).is_none(), "it is due");
-    assert!(matches!(mounts.find(&told, file.as_fd()), Found::Refused("no")));
+    let mounts = one(&kernel_stat, Found::Refused("no"), now);
+    assert!(mounts.known(&kernel_stat).is_none(), "it is due");
+    assert!(matches!(mounts.find(&kernel_stat, file.as_fd()), Found::Refused("no")));
     let next = again(&mounts);
     assert!((now + 1000..now + 30_000).contains(&next), "not before a second has passed");
     assert_eq!(mounts.refusals().collect::<Vec<_>>(), ["no"]);
-    let mounts = one(&told, Found::Refused("no"), now);
-    mounts.entry(&told).unwrap().later.store(std::ptr::from_ref(engine()).cast_mut(), Ordering::SeqCst);
-    assert!(matches!(mounts.known(&told), Some(Found::Ours(_))), "it was asked again, and is ours");
+    let mounts = one(&kernel_stat, Found::Refused("no"), now);
+    mounts
+        .entry(&kernel_stat)
+        .unwrap()
+        .later
+        .store(std::ptr::from_ref(engine()).cast_mut(), Ordering::SeqCst);
+    assert!(matches!(mounts.known(&kernel_stat), Some(Found::Ours(_))), "it was asked again, and is ours");
 }
 
 #[test]

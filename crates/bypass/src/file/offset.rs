@@ -1,9 +1,9 @@
 //! Where the file offset lives, in this library or in the kernel, and how it moves between the two.
 
 use super::{File, Passed, Served};
+use crate::kernel_stat::KernelStat;
 use crate::number::Number;
 use crate::process::forks_are_under_way;
-use crate::tell::Told;
 use crate::words::Words;
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering::SeqCst;
@@ -77,7 +77,7 @@ impl File {
         number.while_ours(|fd| {
             let _held = self.lock.hold();
             if self.append.is_on(fd) == Some(true) {
-                Told::refresh(fd);
+                KernelStat::refresh(fd);
             }
             if self.whose_offset.load(SeqCst) != OURS {
                 return call();

@@ -8,7 +8,7 @@ use crate::unmount_report::UnmountReport;
 use anyhow::Result;
 use heddle_console::failure::usage;
 use heddle_console::output::talk;
-use heddle_console::progress::{Bar, Patient};
+use heddle_console::progress::{Bar, DelayedBar};
 use heddle_console::variant::System;
 use heddle_nvmfs::adopt::AdoptError;
 use heddle_nvmfs::counters::Counters;
@@ -188,7 +188,7 @@ fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
     let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
     options.refuse_what_is_not_for(&args.image, options.variant.unwrap_or(System::Nvm(found.variant)))?;
     let plain = heddle_nvmfs::MountOptions::default();
-    let shown = Patient::new("reading");
+    let shown = DelayedBar::new("reading");
     let progress = |what: &'static str, done, total| shown.at(what, done, total);
     let how = heddle_nvmfs::MountOptions {
         variant: match options.variant {

@@ -9,14 +9,14 @@ use super::data;
 use crate::counts::Count;
 use crate::table::{Used, holding, is_ours, using};
 use crate::{fault, real};
-use heddle_bypass::{Errno, File, Served, Told};
+use heddle_bypass::{Errno, File, KernelStat, Served};
 use libc::{c_int, c_void};
 
 /// Refreshes the file size that the kernel knows, before a call that needs it.
 pub fn know_size(fd: c_int) {
     if let Some(used) = holding(fd) {
         let errno = real::errno();
-        Told::refresh(used.fd());
+        KernelStat::refresh(used.fd());
         real::set_errno(errno);
     }
 }
@@ -25,8 +25,8 @@ pub fn know_size(fd: c_int) {
 pub fn know_size_for_mapping(fd: c_int) {
     if let Some(used) = holding(fd) {
         let errno = real::errno();
-        Told::maps(used.fd());
-        Told::refresh_for_mapping(used.fd());
+        KernelStat::maps(used.fd());
+        KernelStat::refresh_for_mapping(used.fd());
         real::set_errno(errno);
     }
 }
@@ -199,7 +199,7 @@ fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<
 /// The file and the start of the copy in it. Returns `None` if the kernel has the offset or refuses the call.
 fn start_of((fd, at): (c_int, *mut i64), may: fn(&File) -> bool) -> Option<([u64; 3], i64)> {
     let used = using(fd)?;
-    let (told, file) = (used.file().told(), used.file());
+    let (told, file) = (used.file().kernel_stat(), used.file());
     if !may(file) || file.appends(&used) {
         return None;
     }

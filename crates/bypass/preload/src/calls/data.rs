@@ -10,7 +10,7 @@ use crate::counts::Count;
 use crate::table::{Used, passing, passing_at, using};
 use crate::{fault, real};
 use heddle_bypass::planted::{Bug, planted};
-use heddle_bypass::{BadBuffer, Number, Passed, Served, Told, copy_of_callers, may_be_there};
+use heddle_bypass::{BadBuffer, KernelStat, Number, Passed, Served, copy_of_callers, may_be_there};
 use libc::{c_int, c_void, iovec};
 use std::ptr::null_mut;
 
@@ -169,7 +169,7 @@ fn answer_at(used: Used, what: Count, done: Served<usize>, call: impl Fn() -> is
             used.passed(why);
             if what == Count::Write && used.file().appends(&used) {
                 // The kernel checks limits against the size that it has cached.
-                Told::refresh(used.fd());
+                KernelStat::refresh(used.fd());
             }
             drop(used);
             call()
@@ -452,7 +452,7 @@ macro_rules! vectors_with_flags {
             };
             if done.is_err() && flags & libc::RWF_APPEND != 0 {
                 // The kernel appends at the end that it has cached.
-                Told::refresh(used.fd());
+                KernelStat::refresh(used.fd());
             }
             if at != -1 {
                 return answer_at(used, Count::Write, done, call);

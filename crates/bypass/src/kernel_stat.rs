@@ -14,7 +14,7 @@ const ASK_MAX: usize = 1000;
 
 /// Attributes of a descriptor, from the kernel's cache alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct KernelStat {
     /// Device number, as `st_dev`.
     pub dev: u64,
     /// Number of the mount, never reused where the kernel has such numbers; 0 where it has none.
@@ -29,16 +29,16 @@ pub struct Told {
     pub mode: u32,
 }
 
-impl Told {
+impl KernelStat {
     /// Asks the kernel, by one system call. The mount's process takes no part.
     ///
     /// # Errors
     /// Those of statx(2).
-    pub fn of(fd: BorrowedFd<'_>) -> Result<Told, Errno> {
+    pub fn of(fd: BorrowedFd<'_>) -> Result<KernelStat, Errno> {
         // DONT_SYNC: otherwise every open would send a request to the mount.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let known = statx(fd, c"", flags, StatxFlags::BASIC_STATS | MOUNT_ID_UNIQUE)?;
-        Ok(Told::from_statx(&known))
+        Ok(KernelStat::from_statx(&known))
     }
 
     /// Makes the kernel ask the mount's process for the size. The kernel bounds mappings and copies by the
@@ -56,7 +56,7 @@ impl Told {
         let _older = unsafe { ioctl(fd, NoArg::<MAPS>::new()) };
     }
 
-    /// As [`Told::refresh`], for a mapping. Afterwards the kernel knows no smaller size than the engine has
+    /// As [`KernelStat::refresh`], for a mapping. Afterwards the kernel knows no smaller size than the engine has
     /// now, and no answer under way undoes that.
     ///
     /// Of two answers at once the kernel keeps the first, which may be the older: so this asks until the
@@ -65,19 +65,21 @@ impl Told {
     /// requested before the file had its size.
     pub fn refresh_for_mapping(fd: BorrowedFd<'_>) {
         let _ = rustix::fs::fdatasync(fd);
-        let size =
-            |how| statx(fd, c"", AtFlags::EMPTY_PATH | how, StatxFlags::SIZE).map(|told| told.stx_size);
+        let size = |how| {
+            statx(fd, c"", AtFlags::EMPTY_PATH | how, StatxFlags::SIZE)
+                .map(|kernel_stat| kernel_stat.stx_size)
+        };
         for _ in 0..ASK_MAX {
             match (size(AtFlags::STATX_FORCE_SYNC), size(AtFlags::STATX_DONT_SYNC)) {
-                (Ok(told), Ok(kept)) if kept < told => {}
+                (Ok(kernel_stat), Ok(kept)) if kept < kernel_stat => {}
                 _ => return,
             }
         }
     }
 
-    fn from_statx(known: &Statx) -> Told {
+    fn from_statx(known: &Statx) -> KernelStat {
         let has_mount = known.stx_mask & MOUNT_ID_UNIQUE.bits() != 0;
-        Told {
+        KernelStat {
             dev: rustix::fs::makedev(known.stx_dev_major, known.stx_dev_minor),
             mount: if has_mount { known.stx_mnt_id } else { 0 },
             ino: known.stx_ino,
