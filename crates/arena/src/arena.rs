@@ -136,7 +136,8 @@ impl Arena {
 
     /// Unmaps this process's view by a system call alone. For a signal handler, where nothing may be freed.
     ///
-    /// # Safety No thread uses this view any more, and it is never dropped.
+    /// # Safety
+    /// No thread uses this view any more, and it is never dropped.
     pub unsafe fn abandon(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.mapping.abandon() };
@@ -344,7 +345,8 @@ impl Arena {
 
     /// Frees `n` values that were allocated together at `ptr`, by this arena or a heap of it.
     ///
-    /// # Safety They were allocated so, are not yet freed, and no caller relies on them any more. Readers
+    /// # Safety
+    /// They were allocated so, are not yet freed, and no caller relies on them any more. Readers
     /// that may still load them obey the reuse rule (module header of `arena`).
     pub unsafe fn free<T: Shared>(&self, ptr: Ptr<T>, n: usize) {
         let class = self.class_of::<T>(n).expect("what was allocated has a class");

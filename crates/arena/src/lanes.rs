@@ -74,7 +74,7 @@ pub struct Lease {
 
 /// Every lane is held by a living thread.
 #[derive(thiserror::Error, Debug, Clone, Copy, PartialEq, Eq)]
-#[error("all {lanes} lanes are in use: fewer threads at once, or more lanes")]
+#[error("all {lanes} lanes are in use: run fewer threads at once, or configure more lanes")]
 pub struct NoLane {
     /// Number of lanes in the table.
     pub lanes: u16,

@@ -155,7 +155,8 @@ impl Mapping {
 
     /// Zeroes whole pages `[offset, offset + len)` by releasing them; returns false if the kernel refuses.
     ///
-    /// # Safety No thread uses those bytes.
+    /// # Safety
+    /// No thread uses those bytes.
     pub(crate) unsafe fn punch(&self, offset: u64, len_bytes: u64) -> bool {
         let advice = if self.fd.is_some() { Advice::LinuxRemove } else { Advice::LinuxDontNeed };
         // SAFETY: inside the mapping, unused (caller).
@@ -169,7 +170,8 @@ impl Mapping {
 impl Mapping {
     /// Unmaps it, once and early.
     ///
-    /// # Safety No thread uses it any more, and it is not dropped.
+    /// # Safety
+    /// No thread uses it any more, and it is not dropped.
     pub(crate) unsafe fn abandon(&self) {
         // SAFETY: the caller's promise.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };

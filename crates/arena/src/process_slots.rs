@@ -144,7 +144,8 @@ impl ProcessSlot {
 
     /// As [`ProcessSlot::leave`], for places where no memory may be freed: it only makes a system call.
     ///
-    /// # Safety No thread uses the process slot any more, and it is not given up a second time.
+    /// # Safety
+    /// No thread uses the process slot any more, and it is not given up a second time.
     pub unsafe fn abandon(&self) {
         if !self.page.is_null() {
             // SAFETY: mapped by `take` in this process, and unmapped only here.

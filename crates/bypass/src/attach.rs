@@ -186,7 +186,8 @@ impl Attachments {
 
     /// Unmaps every engine: from now on the kernel serves the files of these mounts.
     ///
-    /// # Safety A2: no file of an engine exists, and no thread is between finding an engine and opening a
+    /// # Safety
+    /// A2: no file of an engine exists, and no thread is between finding an engine and opening a
     /// file of it.
     pub unsafe fn let_go(&self) {
         for entry in self.entries() {
@@ -203,7 +204,8 @@ impl Attachments {
     /// Files that are closed later do not call their engines. Returns false if nothing was done, and nothing
     /// can be.
     ///
-    /// # Safety As [`Attachments::let_go`], but files may exist that no thread uses any more.
+    /// # Safety
+    /// As [`Attachments::let_go`], but files may exist that no thread uses any more.
     pub unsafe fn abandon(&self) -> bool {
         let mapped = self.entries().filter_map(|entry| match entry.attached() {
             Found::Ours(at) if !at.gone.load(Ordering::SeqCst) => Some(at),

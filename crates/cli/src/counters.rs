@@ -1,7 +1,8 @@
-//! Looking on: what a mounted file system has done since it was mounted, or is doing now.
+//! Statistics of a mounted file system, since its mount or live.
 //!
-//! `stat` takes one reading, `top` one after the other and shows what came between two, `metrics` (of the mount) is asked by others.
-//! Readings come from the mount's process, whose attach socket the mount itself names; where they are counted: `heddle_nvmfs::counters`.
+//! `stat` takes one sample, `top` shows the differences between samples, and `metrics` (of the mount) serves
+//! other programs. Samples come from the mount's process, through the attach socket that the mount names; they are
+//! counted in `heddle_nvmfs::counters`.
 
 pub mod counted;
 mod figures;
@@ -19,12 +20,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a mount may take that the caller named, or that root or this user made.
+/// How long a mount may take to answer, if the caller named it or root or this user made it.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// The same of one that only shows the name of the image.
+/// The same for a mount that only shows the image's name.
 const STRANGER_MAX: Duration = Duration::from_secs(2);
 
-/// A reading of the file system that is mounted at (or above) a directory, or made from an image.
+/// A sample of the file system that is mounted at (or above) a directory, or from an image.
 fn reading(path: &Path) -> Result<Counters> {
     let words = through(path, |file| {
         client::counters_and_image(file.as_fd()).map(|(counters, image)| (counters.to_words(), image))
@@ -32,8 +33,9 @@ fn reading(path: &Path) -> Result<Counters> {
     Counters::from_words(&words).context("a reading of another layout")
 }
 
-/// Asks the mount at (or above) a directory, or that of an image, for words that come with the identity of the image: a mount of
-/// another image that only shows the same name is passed over. A mount that does not answer holds nobody up for long.
+/// Asks the mount at (or above) a directory, or the mount of an image. Each answer carries the image's
+/// identity: a mount of another image with the same name is skipped. A mount that does not answer delays the
+/// caller only briefly.
 pub fn through(
     path: &Path,
     ask: impl Fn(&OwnedFd) -> Result<(Vec<u64>, [u64; 2]), AttachError>,
@@ -41,7 +43,7 @@ pub fn through(
     let name = path.display();
     let looked = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let looked = looked.with_context(|| format!("cannot look at {name}"))?;
-    // What the kernel knows: a mount's process is not asked.
+    // Attributes that the kernel has: the mount's process is not asked.
     let kind = statx(&looked, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
     match FileType::from_raw_mode(kind.with_context(|| format!("cannot look at {name}"))?.stx_mode.into()) {
         FileType::Directory => return asked(path, ANSWER_MAX, &ask).map(|(found, _)| found),
@@ -60,10 +62,10 @@ pub fn through(
         match asked(&dir, limit, &ask) {
             Ok((found, image)) if image == wanted => return Ok(found),
             Ok(_) => {}
-            // What the believed say comes first.
+            // Errors of trusted mounts come first.
             Err(error) => failed = failed.or(Some(error)),
         }
-        // All strangers together have as long as one.
+        // All untrusted mounts together have as much time as one.
         for_strangers = for_strangers.saturating_sub(began.map_or(Duration::ZERO, |began| began.elapsed()));
     }
     Err(failed.unwrap_or_else(|| {
@@ -112,12 +114,12 @@ fn asked(
     }
 }
 
-/// A descriptor that a mount can be asked through.
+/// A descriptor to ask the mount through.
 fn directory(dir: &Path) -> rustix::io::Result<OwnedFd> {
     open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// What the mount is made from, for a headline.
+/// The source of the mount, for a headline.
 fn name_of(path: &Path) -> String {
     match mounted_image(path) {
         Some(image) => format!("{} at {}", image.display(), path.display()),

@@ -1,8 +1,8 @@
-//! `heddle demo`: the whole main job on a throw-away image, in about a minute.
+//! `heddle demo`: all main features on a temporary image, in about a minute.
 //!
-//! Parts  `programs` (a mount, used by programs that know nothing of heddle; `copies`: with the bypass too), `race` (shared-file writes and
-//!        reads in process, all variants beside tmpfs), `kill` (a writer process killed in mid-run, the image recovered).
-//! Ends   with success only if every part that ran found everything right; a part that cannot run here says why.
+//! Parts  `programs` (a mount, used by unmodified programs; `copies`: with the bypass too), `race` (shared-file writes and reads in
+//!        process, all variants beside tmpfs), `kill` (a writer process is killed while it writes, and the image recovered).
+//! Ends   with success only if every part that ran found no error; a part that cannot run here gives the reason.
 
 mod copies;
 mod kill;
@@ -22,7 +22,7 @@ pub use writer::{Args as WriterArgs, run as write_until_killed};
 /// Name of the hidden command that the demo kills.
 pub const WRITER: &str = "demo-writer";
 
-/// See all of it on a throw-away image: mount it, use it, race it, kill it, recover it; about a minute
+/// Show the main features on a temporary image in about a minute: mount it, use it, race it, kill it, recover it
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {}
@@ -32,14 +32,14 @@ Examples:
   heddle demo
   heddle demo && echo everything was right
 
-It works on a throw-away image in /dev/shm (or the temporary directory) and cleans up after itself. It names each part that
+It works on a temporary image in /dev/shm (or the temporary directory) and removes it at the end. It names each part that
 cannot run on this machine, and why.";
 
-/// How a part ended that did not fail.
+/// The outcome of a part that did not fail.
 pub enum Outcome {
-    /// What it found.
+    /// Its findings.
     Passed(String),
-    /// Why it could not run here.
+    /// The reason why it could not run here.
     Skipped(String),
 }
 
@@ -55,7 +55,7 @@ const PARTS: [(&str, Part); 3] = [
 pub fn run(_args: &Args) -> Result<()> {
     let began = Instant::now();
     let scratch = Scratch::new()?;
-    data(&format!("heddle demo: a throw-away image in {}\n", scratch.dir().display()))?;
+    data(&format!("heddle demo: a temporary image in {}\n", scratch.dir().display()))?;
     let (mut failed, mut skipped) = (Vec::new(), Vec::new());
     for (number, (title, part)) in (1..).zip(PARTS) {
         data(&format!("{number}. {title}"))?;
@@ -75,7 +75,7 @@ pub fn run(_args: &Args) -> Result<()> {
     let secs = began.elapsed().as_secs_f64();
     let parts = |list: &[u32]| list.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     if !skipped.is_empty() {
-        data(&format!("Not shown here: part {}, see above why.", parts(&skipped)))?;
+        data(&format!("Not shown: part {}; the reasons are above.", parts(&skipped)))?;
     }
     if failed.is_empty() {
         return data(&format!("Everything shown was right. {secs:.0} s."));

@@ -10,7 +10,7 @@ use heddle_pmem::{OpenOptions, Region};
 use heddle_vfs::Ino;
 use std::path::PathBuf;
 
-/// Print a structure of an NVM image that is not mounted, whole or damaged
+/// Print a structure of an unmounted NVM image, intact or damaged
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -26,10 +26,10 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Structures:
-  superblock        both copies
+    superblock        both copies
   tree              every path, with its inode
-  inode N           the slot of an inode, and the state that its log gives it
-  log N             the records of an inode that count
+  inode N           the slot of an inode, and its state as its log tells it
+  log N             the valid records of an inode's log
   page B            a log page: header and all slots
   record B:S        the record that starts in slot S of log page B
   /a/b              the inode that a path leads to
@@ -52,7 +52,7 @@ fn what(words: &[String]) -> Result<What> {
         ["page", b] => Ok(What::Page(BlockNo(number(&b.to_owned())?))),
         ["record", place] => {
             let (block, slot) = place.split_once(':').ok_or_else(|| {
-                usage(format!("'{place}' is no place of a record: write block:slot, as in 17:3"))
+                usage(format!("'{place}' is not the place of a record: write block:slot, as in 17:3"))
             })?;
             let slot = slot.parse::<u32>().map_err(|_| wrong(slot))?;
             Ok(What::Record(BlockNo(number(&block.to_owned())?), slot))
@@ -62,7 +62,7 @@ fn what(words: &[String]) -> Result<What> {
         _ => {
             let said = words.join(" ");
             let known = "superblock, tree, inode N, log N, page B, record B:S or a path /a/b";
-            Err(usage(format!("there is no '{said}' to print: it is {known}")))
+            Err(usage(format!("cannot print '{said}': the structures are {known}")))
         }
     }
 }
@@ -102,7 +102,7 @@ fn json(value: &Value) -> serde_json::Value {
 
 fn plain(value: &Value) -> Option<String> {
     match value {
-        // Names are any bytes: none of them may write to the terminal.
+        // A name may have any bytes: none of them may control the terminal.
         Value::Text(text) => Some(text.chars().flat_map(visible).collect()),
         Value::Number(n) => Some(n.to_string()),
         Value::Signed(n) => Some(n.to_string()),
@@ -119,7 +119,7 @@ fn visible(c: char) -> Vec<char> {
     if heddle_fuse::is_plain(c) { vec![c] } else { c.escape_default().collect() }
 }
 
-/// A field a line where they nest; a line an element where they do not.
+/// One line per field of nested values, one line per element of flat ones.
 fn text(value: &Value, depth: usize, out: &mut String) {
     let indent = "  ".repeat(depth);
     if let Some(line) = plain(value) {
@@ -153,7 +153,7 @@ fn text(value: &Value, depth: usize, out: &mut String) {
     }
 }
 
-/// Fields of a list's element beside each other.
+/// The fields of a list's element on one line.
 fn one_line(value: &Value) -> Option<String> {
     let Value::Fields(fields) = value else { return plain(value) };
     if fields.len() > 16 {

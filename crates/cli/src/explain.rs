@@ -1,4 +1,4 @@
-//! `heddle explain`: what an issue of `heddle fsck` means.
+//! `heddle explain`: explains the issues of `heddle fsck`.
 
 use anyhow::Result;
 use heddle_console::failure::usage;
@@ -6,14 +6,14 @@ use heddle_console::output::{self, Sink};
 use heddle_nvmfs::fsck::{CATALOGUE, Code, Entry};
 use serde::Serialize;
 
-/// Tell what an issue of fsck means and what its repair does; without ID, list all
+/// Explain an issue that fsck reports, and its repair; without ID, list all issues
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// Number of an issue, as fsck prints it
+    /// ID of an issue, as fsck prints it
     id: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `heddle fold`: what a node log has is written into its image, as the next mount would do it.
+//! `heddle fold`: writes a node log into its image, as the next mount would.
 
 use anyhow::{Context, Result};
 use heddle_console::failure::usage;
@@ -8,11 +8,11 @@ use serde::Serialize;
 use std::fs::File;
 use std::path::PathBuf;
 
-/// Write the content of a node log into its F2FS image, which then needs no log: for Linux, or for another machine
+/// Write a node log into its F2FS image, so that Linux or another machine can mount the image without the log
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The node log: as at the last mount
+    /// The node log, the one of the last mount
     #[arg(long, value_name = "FILE")]
     nvm: PathBuf,
     /// Print the result as JSON
@@ -26,15 +26,15 @@ const EXAMPLES: &str = "\
 Examples:
   heddle fold --nvm /dev/pmem0 /dev/sdb1 && mount -t f2fs /dev/sdb1 /mnt/h
 
-An unmount does the same. This is for an image whose mount was killed, or whose machine lost its power.";
+An unmount does the same. Use this after the mount's process was killed or the machine lost power.";
 
 #[derive(Serialize)]
 struct Folded {
     output_version: u32,
     image: String,
-    /// The image said that the log may have what it has not.
+    /// The image tells that its node log may have newer changes.
     had_log: bool,
-    /// Files that were fsynced and not yet in a checkpoint or a log checkpoint.
+    /// Files that were fsynced but are in no checkpoint and no log checkpoint yet.
     fsynced_inodes: u64,
     checkpoint_version: u64,
 }
@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
     let image = args.image.display().to_string();
     File::open(&args.image).with_context(|| format!("cannot open {image}"))?;
     if !heddle_f2fs::is_f2fs(&args.image) {
-        return Err(usage(format!("{image} is no F2FS image: only those have node logs")));
+        return Err(usage(format!("{image} is not an F2FS image: only those have node logs")));
     }
     crate::mount::f2fs::limit_of_files(&args.image)?;
     let log = crate::mount::node_log::left(&args.nvm)?;
@@ -65,8 +65,9 @@ pub fn run(args: &Args) -> Result<()> {
     let Folded { image, fsynced_inodes, checkpoint_version, .. } = &folded;
     output::data(&match had_log {
         true => format!(
-            "{image}: whole without its log; checkpoint {checkpoint_version}, {fsynced_inodes} files fsynced since the last log checkpoint"
+            "{image}: complete without its log; checkpoint {checkpoint_version}, {fsynced_inodes} files fsynced since the last \
+             log checkpoint"
         ),
-        false => format!("{image}: was whole without its log; checkpoint {checkpoint_version}"),
+        false => format!("{image}: was complete without its log; checkpoint {checkpoint_version}"),
     })
 }

@@ -1,4 +1,4 @@
-//! `heddle fsck`: checks an image, and repairs it when told to. Exit codes are those of fsck(8).
+//! `heddle fsck`: checks an image, and repairs it on request. Exit codes are those of fsck(8).
 
 mod f2fs;
 
@@ -12,20 +12,20 @@ use serde::Serialize;
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
-/// Check an image that is not mounted, and repair it with -y
+/// Check an unmounted image; repair it with -y
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Change nothing; show each issue and its repair [default where stdin is no terminal]
+    /// Change nothing; show each issue and its repair [default if stdin is not a terminal]
     #[arg(short = 'n', conflicts_with = "repair")]
     look: bool,
-    /// Show each issue, and repair those that can be repaired
+    /// Show each issue, and make all possible repairs
     #[arg(short = 'y')]
     repair: bool,
-    /// NVM images, with -y: keep the old bytes of the repair in this file [default: IMAGE.undo-DATE]. Without: put the old bytes back
+    /// NVM images. With -y: save the bytes that the repair overwrites to this file [default: IMAGE.undo-DATE]. Without -y: restore them
     #[arg(long, value_name = "FILE")]
     undo: Option<PathBuf>,
-    /// F2FS images, with -y: give up what only the node log has, so that an image can be repaired that cannot be folded
+    /// F2FS images, with -y: lose the changes that only the node log has, to repair an image that cannot be folded
     #[arg(long)]
     discard_nvm: bool,
     /// As JSON
@@ -37,25 +37,25 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  heddle fsck /dev/shm/my.img                        look; of an NVM image, on a terminal, ask whether to repair
+  heddle fsck /dev/shm/my.img                        check; for an NVM image, on a terminal, ask whether to repair
   heddle fsck -n --json /dev/shm/my.img
-  heddle fsck -y /dev/shm/my.img                     repair; the old bytes go to /dev/shm/my.img.undo-DATE
-  heddle fsck --undo my.img.undo-20260101T120000 /dev/shm/my.img     put them back
+  heddle fsck -y /dev/shm/my.img                     repair; save the old bytes to /dev/shm/my.img.undo-DATE
+  heddle fsck --undo my.img.undo-20260101T120000 /dev/shm/my.img     restore them
   heddle fsck -y --discard-nvm /dev/sdb1             an F2FS image that needs its node log, and cannot be folded
-  heddle explain NV-0042                             tells what an issue means
+  heddle explain NV-0042                             explain an issue
 
-F2FS images are checked and repaired by fsck.f2fs, which keeps no undo file. Where it is not installed, heddle reads what it can, says what
-it read, and repairs nothing.
+F2FS images are checked and repaired by fsck.f2fs, which keeps no undo file. Where it is not installed, heddle checks and reports the
+parts that it can read, and repairs nothing.
 An image that was not unmounted needs no fsck: the next mount recovers it, and fsck says so in notes.
-Exit codes, as fsck(8): 0 nothing wrong (or notes only), 1 repaired, or put back, 4 not repaired, 5 repaired in part (F2FS: 4),
+Exit codes, as fsck(8): 0 no issue (or notes only), 1 repaired or restored, 4 not repaired, 5 repaired in part (F2FS: 4),
 8 could not be checked, 16 wrong usage.";
 
-/// Nothing wrong.
+/// No issue.
 const CLEAN: u8 = 0;
 const CORRECTED: u8 = 1;
 const UNCORRECTED: u8 = 4;
 const OPERATIONAL: u8 = 8;
-/// The command was wrong.
+/// The command line was wrong.
 pub const USAGE: u8 = 16;
 
 #[derive(Serialize)]
@@ -92,7 +92,7 @@ struct Shown {
 pub fn run(args: &Args) -> Result<()> {
     let code = match &args.undo {
         Some(_) if args.look => {
-            return Err(Exit::because(USAGE, usage("--undo puts bytes back: leave -n out")));
+            return Err(Exit::because(USAGE, usage("--undo restores bytes: leave out -n")));
         }
         Some(_) if heddle_f2fs::is_f2fs(&args.image) => {
             return Err(Exit::because(
@@ -142,7 +142,7 @@ fn check(args: &Args) -> Result<u8> {
         if mendable && !repair && !args.look && std::io::stdin().is_terminal() {
             repair = ask(&name);
             if repair {
-                // Others may have changed it while the answer was awaited.
+                // Another process may have changed the image during the question.
                 drop(region);
                 region = open(&args.image, false)?;
                 verdict = examine(&name, &region)?;
@@ -225,7 +225,7 @@ fn shown(issue: &Issue, repairable: bool) -> Shown {
     }
 }
 
-/// Lines of one kind in one place are many after large damage; so many are shown of each kind.
+/// Large damage gives many lines of one kind: at most so many of each kind are shown.
 const LINES_A_KIND: usize = 20;
 
 fn findings(verdict: &Verdict) -> String {
@@ -243,7 +243,7 @@ fn findings(verdict: &Verdict) -> String {
             continue;
         }
         if before != Some(issue.code) {
-            // What cannot be repaired here can be done elsewhere, if the catalogue says so.
+            // Other programs may repair what this command cannot, if the catalogue says so.
             let way = if *mended || entry.repair.starts_with("None") { entry.repair } else { "" };
             let line = format!("{} {}: {}. {way}", issue.code, entry.severity.name(), entry.title);
             text += &format!("{}\n", line.trim_end());
@@ -269,11 +269,8 @@ fn summary(report: &Report) -> String {
         ),
         _ => {
             let mendable = report.issues.iter().any(|i| i.repairable);
-            let way = if mendable {
-                "Repair it with"
-            } else {
-                "Nothing of it can be repaired; what each means is told by"
-            };
+            let way =
+                if mendable { "Repair it with" } else { "No issue can be repaired; each is explained by" };
             let command =
                 if mendable { format!("heddle fsck -y {image}") } else { "heddle explain ID".to_owned() };
             format!("{image}: NOT clean; {found}; nothing was changed. {way}: {command}")

@@ -1,4 +1,5 @@
-//! `heddle info`: what an image says of itself, of mounted images too; and, where nobody is changing it, what is in it.
+//! `heddle info`: shows an image's superblock, even of mounted images; and its content, if no process is
+//! changing it.
 
 mod content;
 mod f2fs;
@@ -15,15 +16,15 @@ use heddle_pmem::{Error, OpenOptions, Region};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Show what an image is and holds: space, inodes, logs, fragmentation; of an NVM image mounted for writing the
-/// superblock alone; an F2FS image mounted for writing is refused
+/// Show the format and content of an image: space, inodes, logs, fragmentation. Of an NVM image mounted for writing it shows only the
+/// superblock; an F2FS image mounted for writing is refused
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// A line for each inode: names, size, extents, chains and records of its log (F2FS: names, size, extents)
+    /// One line per inode: names, size, extents, chains and records of its log (F2FS: names, size, extents)
     #[arg(long)]
     files: bool,
     /// File or device
@@ -51,7 +52,7 @@ struct Info {
     clean: bool,
     in_use: bool,
     in_use_by_pid: Option<u32>,
-    /// Nothing of an image in use, or whose superblock is all that is left.
+    /// Absent for an image in use, or if only its superblock can be read.
     content: Option<content::Content>,
 }
 

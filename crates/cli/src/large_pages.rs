@@ -1,16 +1,16 @@
-//! How large the pages are that an image in memory lies in: said at a mount, and by `heddle stat`.
+//! Page sizes of an image in memory: reported at a mount and by `heddle stat`.
 
 use heddle_console::size::Size;
 use heddle_pmem::{HUGE_FROM_BYTES, Region};
 use std::path::Path;
 
-/// What the kernel has if it knows large pages at all.
+/// A directory that exists if the kernel has huge pages.
 const KERNEL_HAS_THEM: &str = "/sys/kernel/mm/transparent_hugepage";
 
 const ADVICE: &str = "the image lies in pages of 4 KiB. With pages of 2 MiB a mount, first stores and random reads are faster. heddle \
     mkfs makes them on Linux 6.1 and later; a tmpfs mounted with -o huge=always has them";
 
-/// One line for people, where there is something to say.
+/// Advice in one line, if there is any.
 pub fn advice(region: &Region) -> Option<&'static str> {
     small(region.huge_bytes()?, region.len_bytes())
 }
@@ -20,7 +20,7 @@ fn small(huge_bytes: u64, bytes: u64) -> Option<&'static str> {
         .then_some(ADVICE)
 }
 
-/// The same for `heddle stat`, with figures. `huge_bytes`: `None` if that is not known.
+/// The same for `heddle stat`, with figures. `huge_bytes` is `None` if it is not known.
 pub fn shown(huge_bytes: Option<u64>, bytes: u64) -> String {
     let Some(huge_bytes) = huge_bytes else { return String::new() };
     match small(huge_bytes, bytes) {

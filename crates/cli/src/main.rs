@@ -1,7 +1,8 @@
 //! The `heddle` command line.
 //!
-//! A file a command; those that measure lie in `heddle-measure`. Data goes to stdout, messages go to stderr. Exit codes: 0 success, 1
-//! failure, 2 a wrong command line; `fsck` has those of fsck(8), `run` those of the program.
+//! One file per command; commands that measure lie in `heddle-measure`. Data goes to stdout, messages to
+//! stderr. Exit codes: 0 success, 1 failure, 2 a wrong command line; `fsck` has those of fsck(8), `run` those
+//! of the program.
 
 mod counters;
 mod demo;
@@ -37,7 +38,7 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  heddle demo                              see all of it on a throw-away image, in about a minute
+  heddle demo                              show the main features on a temporary image, in about a minute
   heddle mkfs --size 1G /dev/shm/my.img    make an image
   heddle mount /dev/shm/my.img /mnt/h      mount it for any program
   heddle top /mnt/h                        watch it
@@ -77,10 +78,10 @@ enum Command {
     DemoWriter(demo::WriterArgs),
 }
 
-/// What reading a command takes, with room to spare.
+/// Enough stack to parse a command line, with a margin.
 const STACK_BYTES: usize = 1 << 20;
 
-/// A caller may have little stack (`ulimit -s 64`): then a thread with enough of its own does the work.
+/// If the caller has little stack (`ulimit -s 64`), a thread with a larger stack runs the command.
 fn main() -> ExitCode {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
     if limit.is_none_or(|bytes| bytes >= STACK_BYTES as u64) {
@@ -94,7 +95,7 @@ fn main() -> ExitCode {
 }
 
 fn command() -> ExitCode {
-    // An image that is cut short, or media that fails, is an error of the calls that need it, and not the end of this process.
+    // If an image is truncated, or its media fails, the call that needs it fails; this process goes on.
     heddle_pmem::install_fault_handler();
     #[cfg(feature = "planted")]
     heddle_vfs::planted::plant_from_environment();
@@ -108,7 +109,7 @@ fn command() -> ExitCode {
         Err(error) => return wrong_words(&error),
     };
     if !matches!(cli.command, Command::Run(_)) {
-        // A file that may not grow further is an error of the call that would grow it.
+        // If a file may not grow further, the call that would grow it fails; this process goes on.
         // SAFETY: no handler is set; the signal is ignored from here on.
         unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     }
@@ -150,7 +151,7 @@ fn command() -> ExitCode {
 fn wrong_words(error: &clap::Error) -> ExitCode {
     let plain = error.render().to_string();
     let printed = match output::escaped(&plain) {
-        // A word of the command holds what a terminal would obey.
+        // An argument contains characters that control a terminal.
         Cow::Owned(harmless) => {
             output::talk(&harmless);
             Ok(())

@@ -16,12 +16,12 @@ use heddle_pmem::{Durability, OpenOptions, Region};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Make an image: a file (best on tmpfs) or a persistent-memory device with an empty file system
+/// Make an image with an empty file system: in a file (best on tmpfs) or on a persistent-memory device
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The system. An image of heddle or nova is mounted as that alone, one of nova-interval, nova-array or nova-tree as any of the three.
-    /// f2fs*: an F2FS image, for disks and flash, which can be mounted as each of them, and by Linux
+    /// The system. An image of heddle or nova mounts only as that system; one of nova-interval, nova-array or nova-tree mounts as any of
+    /// the three. f2fs*: an F2FS image, for disks and flash, which mounts as any f2fs variant, and in Linux
     #[arg(long, default_value = "heddle", value_parser = heddle_console::variant::system())]
     variant: System,
     /// Size of the image [default: 1G; a device: all of it]
@@ -47,8 +47,8 @@ Examples:
   heddle mkfs /dev/dax0.0
   heddle mkfs --variant f2fs --size 20G --label data /var/tmp/flash.img
 
-On tmpfs an image is as fast as memory. It survives the death of any process, and is gone when the machine restarts. On a disk
-each write waits for an msync: it is durable, and slow. The f2fs variants are made for disks.";
+On tmpfs an image is as fast as memory. It survives the death of any process, but not a restart of the machine. On a disk each
+write waits for an msync: it is durable but slow. The f2fs variants are made for disks.";
 
 const SIZE_DEFAULT: Size = Size(1 << 30);
 
@@ -74,7 +74,10 @@ pub fn run(args: &Args) -> Result<()> {
         return tell(args, size_bytes, f2fs::DURABLE_BY, Durability::Power);
     };
     if args.label.is_some() {
-        return Err(usage(format!("--label is for F2FS images: one of {} has no name", variant.name())));
+        return Err(usage(format!(
+            "--label is for F2FS images: an image of {} has no label",
+            variant.name()
+        )));
     }
     if let Some(size) = args.size {
         check_size(image, size.0)?;
@@ -101,7 +104,7 @@ fn tell(args: &Args, size_bytes: u64, durable_by: &'static str, durability: Dura
     if args.json {
         return output::json(&Sink::Stdout, &made);
     }
-    // An F2FS image does not know as which system it is to be mounted.
+    // An F2FS image does not record the system that it is to be mounted as.
     let how = match args.variant {
         System::F2fs(variant) if variant.has_node_log() => {
             format!("--variant {} --nvm FILE ", variant.name())
@@ -117,7 +120,7 @@ fn tell(args: &Args, size_bytes: u64, durable_by: &'static str, durability: Dura
     ))
 }
 
-/// Maps the file or device, made and pre-faulted.
+/// Maps the file or device, after making and pre-faulting it.
 fn map(args: &Args, target: Target) -> Result<Region> {
     let bar = Bar::of_bytes("making");
     let progress = |done, total| bar.at(done, total);
@@ -130,7 +133,7 @@ fn map(args: &Args, target: Target) -> Result<Region> {
     image::create(&args.image, target, size_bytes, &options)
 }
 
-/// What a store there has to do to be durable.
+/// How a store there becomes durable.
 pub fn durable_by(region: &Region) -> &'static str {
     match (region.backend(), region.durability()) {
         (heddle_pmem::Backend::Dax | heddle_pmem::Backend::DaxCached, _) => {

@@ -26,17 +26,17 @@ use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often a mount that waits for its image tries.
+/// How often a mount that waits for its image tries to open it.
 const AGAIN_EVERY: Duration = Duration::from_millis(20);
 
-/// Mount an image, so that any program can use it; recovers it first where that is needed
+/// Mount an image for all programs, after recovering it if necessary
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Mount as this system [default: as the image was made; an F2FS image: f2fs]
     #[arg(long, value_parser = heddle_console::variant::system())]
     variant: Option<System>,
-    /// With f2fs-nl and f2fs-integrated: NVM for the node log, a file or a device; a new file is made, of 64 MiB
+    /// With f2fs-nl and f2fs-integrated: the NVM of the node log, a file or a device; a missing file is made, of 64 MiB
     #[arg(long, value_name = "FILE")]
     nvm: Option<PathBuf>,
     /// Options, separated by commas; see below
@@ -45,10 +45,10 @@ pub struct Args {
     /// Stay in the foreground until unmounted
     #[arg(long, short = 'f')]
     foreground: bool,
-    /// Said by a mount to the process it starts: tell on stdout when you are ready, then be silent.
+    /// For the background process of a mount: report on stdout that the mount is ready, then print nothing.
     #[arg(long, hide = true)]
     tell_ready: bool,
-    /// Pass over options that do not exist.
+    /// Ignore unknown options.
     #[arg(long, hide = true)]
     sloppy: bool,
     /// File or device made by heddle mkfs or mkfs.f2fs
@@ -59,61 +59,62 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Options for -o:
-  ro                     change nothing
-  allow_other            let other users in, as far as modes allow (root's default)
-  no_allow_other         let in the user who mounts alone
+    ro                     allow no changes
+  allow_other            let other users in, as file modes allow (default for root)
+  no_allow_other         let in only the user who mounts
   variant=V              as --variant V
   durability=process     NVM images: a write that returned survives the death of any process, at the speed of plain memory
                          [default on tmpfs, ramfs and hugetlbfs, which a power cut empties; refused on all other media]
-  durability=power       it survives a power cut too [default on all other media; on memory for measurements, as the papers did].
-                         Of F2FS images both are for the memory of the node log alone
-  lock-mode=paper        the papers' NVM variants spin and let readers first, as published; default: waiters sleep, writers age
-  segment=SIZE           segment of the papers' range locks (4K)
+    durability=power       a write that returned survives a power cut too [default on all other media; on memory for measurements
+                         only, as in the papers]. With F2FS images both options concern the node log only
+    lock-mode=paper        locks of the papers' NVM variants as published: waiters spin, readers go first; default: waiters sleep,
+                         long-waiting writers go first
+  segment=SIZE           segment size of the papers' range locks (4K)
   nvm=FILE               as --nvm FILE
   nvm-size=SIZE          size of a new node log (64M)
-  discard-nvm            F2FS: give up the fsyncs that the node log alone has; the image goes on from its last checkpoint
-  force-nvm              F2FS: make a node log over any content of the file or device; without, only over zeros
-  discard, nodiscard     F2FS: tell the device at each checkpoint which segments hold nothing any more [on block devices];
-                         an image's file gives their space back, and is slower to write there again
-  attach-group=G         members of group G may attach to the image too (heddle run), and look on (heddle stat); else only you and
-                         root. A process that attaches has full control of the image, whatever the modes of its files:
+    discard-nvm            F2FS: lose the fsyncs that only the node log has; the image continues from its last checkpoint
+  force-nvm              F2FS: make a node log over any content of the file or device; without it, only over zeros
+  discard, nodiscard     F2FS: tell the device at each checkpoint which segments are free [default on block devices]; in a file,
+                         this returns their space to the file system below, but later writes there are slower
+  attach-group=G         members of group G may attach to the image too (heddle run) and read its statistics (heddle stat); without
+                         it, only you and root. An attached process has full control of the image, whatever the modes of its files:
                          docs/security.md
   no_attach              let no other process attach
-  metrics=PORT|PATH      answer Prometheus: at a Unix socket (a path; only you may ask), or at a port of this machine alone (9100,
-                         [::1]:9100; every user of this machine may ask)
-  metrics-group=G        members of group G may ask at the socket too
-  patience=SECONDS       kill an attached process that is stopped while others wait for it for so long (30; 0: never), or that sleeps
-                         in one page fault for twice as long and five seconds more
-  wait=SECONDS           how long to wait for a process that is about to let go of the image, as a running umount (10; 0: not)
-  uid=USER, gid=GROUP    all files show this owner or group, and new ones get it
-  sync, dirsync          F2FS: each call that changes something, or a name, is durable when it returns. Without, a change that is not
-                         synced by fsync(2) is durable within 30 seconds: sync(1) and syncfs(2) do not reach a FUSE mount. On NVM
-                         images every call is durable when it returns
-  remount                change the mount at DIR: ro, rw, exec, suid, dev and their opposites. It becomes read-only for all, also for
-                         programs with the bypass, when no file is open for writing; rw where the image was mounted for writing
-  noexec, suid, dev      no programs; set-id programs and device files have their effect (root's to allow)
-  log=FILE               log of a mount in the background
-                         [default: /var/log/heddle.log; for others than root heddle.log in $XDG_STATE_HOME, or in ~/.local/state]
+  metrics=PORT|PATH      serve metrics to Prometheus: at a Unix socket (a path; for you only), or at a port of this machine (9100,
+                         [::1]:9100; for every user of this machine)
+  metrics-group=G        members of group G may use the socket too
+  patience=SECONDS       kill an attached process that is stopped while others wait for it this long (30; 0: never), or that sleeps
+                         in one page fault for twice this time and five seconds
+  wait=SECONDS           how long to wait for a process that is about to close the image, such as a running umount (10; 0: not)
+  uid=USER, gid=GROUP    all files show this owner or group, and new files get it
+  sync, dirsync          F2FS: each call that changes anything (sync) or a name (dirsync) is durable when it returns. Without them, a
+                         change without fsync(2) is durable within 30 seconds: sync(1) and syncfs(2) do not reach a FUSE mount.
+                         On NVM images every call is durable when it returns
+  remount                change the mount at DIR: ro, rw, exec, suid, dev and their opposites. ro applies to all programs, with the
+                         bypass too, and needs that no file is open for writing; rw needs that the image was mounted for writing
+  noexec, suid, dev      execute no programs; let set-id programs and device files have effect (only root may)
+  log=FILE               log of a mount in the background [default: /var/log/heddle.log; for other users than root heddle.log in
+                         $XDG_STATE_HOME, or in ~/.local/state]
   noatime, defaults, nofail, x-...
-                         taken without effect: reading never changes the access time, the others are for mount(8)
-                         (with any x- option umount(8) waits until the image is clean, where umount.fuse.heddle is
+                         accepted without effect: reading never changes the access time, the others are for mount(8)
+                         (with any x- option umount(8) waits until the image is clean, if umount.fuse.heddle is
                          a link to this program)
 
 Examples:
   heddle mount /dev/shm/my.img /mnt/h
   heddle mount -o ro,allow_other /dev/shm/my.img /mnt/h
-  mount -t heddle -o noatime /dev/shm/my.img /mnt/h            (where mount.heddle is a link to this program)
+  mount -t heddle -o noatime /dev/shm/my.img /mnt/h                        (if mount.heddle is a link to this program)
   heddle mount /dev/sdb1 /mnt/phone                            (an F2FS image or device; with -o ro nothing is written to it)
-  heddle mount --variant f2fs-rl /var/tmp/flash.img /mnt/h     (the same image; writers of different pages of a file in parallel)
-  heddle mount --variant f2fs-integrated --nvm /dev/pmem0 /var/tmp/flash.img /mnt/h    (fsyncs go into NVM; give it at every mount)
+  heddle mount --variant f2fs-rl /var/tmp/flash.img /mnt/h     (the same image; parallel writes to different pages of one file)
+  heddle mount --variant f2fs-integrated --nvm /dev/pmem0 /var/tmp/flash.img /mnt/h    (fsyncs go to NVM; needed at every mount)
   heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
 
-If the mount's process dies, the next mount takes over from processes that have attached. Its notes lie in /run/heddle, for others
-than root in $XDG_RUNTIME_DIR/heddle or /tmp/heddle-UID. HEDDLE_RUNTIME_DIR=DIR names another directory (yours; others may not write to it).
+If the mount's process dies, the next mount takes over from attached processes. Its runtime files lie in /run/heddle, for other users
+than root in $XDG_RUNTIME_DIR/heddle or /tmp/heddle-UID. HEDDLE_RUNTIME_DIR=DIR sets another directory (yours; only you may write to it).
 
-Unmount with heddle umount DIR. SIGTERM, SIGINT and SIGHUP unmount as well. Calls that run are finished, and open files are served
-until they are closed. A second signal ends the process at once; the next mount recovers (on F2FS images changes that were not
-synced are lost).";
+Unmount with heddle umount DIR. SIGTERM, SIGINT and SIGHUP unmount as well. Running calls finish, and open files are served until
+they are closed. A second signal ends the process at once; the next mount recovers the image (F2FS images lose changes that were
+not synced).";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
@@ -139,7 +140,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn serve(args: &Args, options: &Options) -> Result<()> {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot catch signals")?;
     limits::raise();
-    // A wrong mount point is found before the image is touched, and before processes that hold it are.
+    // A wrong mount point is reported before the image, or a process that holds it, is touched.
     let place = MountPoint::check(&args.dir, &source_of(args))?;
     match heddle_f2fs::is_f2fs(&args.image) {
         true => serving::serve(args, options, f2fs::open(args, options)?, signals, place),
@@ -147,12 +148,12 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
     }
 }
 
-/// What the mount table shows as the source.
+/// The source that the mount table shows.
 fn source_of(args: &Args) -> PathBuf {
     args.image.canonicalize().unwrap_or_else(|_| args.image.clone())
 }
 
-/// Waits until nobody has the file, unless it is mounted.
+/// Waits until no process holds the file, unless it is mounted.
 fn wait_until_free(file: &Path, options: &Options) {
     let began = Instant::now();
     while heddle_pmem::lock_holder(file).is_some()

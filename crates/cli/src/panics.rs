@@ -1,23 +1,24 @@
-//! What a client writes over shared memory can make calls panic, one after the other: the log says so, and does not fill the disk.
+//! A client that scribbles over shared memory can make many calls panic: the log reports that, and does not
+//! fill the disk.
 
 use heddle_console::output::talk;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// That many are told in full.
+/// At most so many are reported in full.
 const TOLD: u32 = 50;
 
-/// From now on the first panics are told, and of the others that there are some.
+/// From now on the first panics are reported, and then once that there are more.
 pub fn tell_the_first() {
     let tell = std::panic::take_hook();
     let count = AtomicU32::new(0);
     std::panic::set_hook(Box::new(move |panic| match bounded(&count) {
         n if n < TOLD => tell(panic),
-        TOLD => talk("heddle: more calls have panicked: only the first are told"),
+        TOLD => talk("heddle: more calls have panicked; only the first are reported"),
         _ => {}
     }));
 }
 
-/// How many there were before; stops counting where it makes no difference.
+/// The number of panics before; counting stops once it makes no difference.
 fn bounded(count: &AtomicU32) -> u32 {
     // ORDERING: Relaxed, a count alone.
     count.fetch_update(Relaxed, Relaxed, |n| (n <= TOLD).then_some(n + 1)).unwrap_or(TOLD + 1)

@@ -1,6 +1,6 @@
 //! `heddle run`: starts a program with the bypass preloaded.
 //!
-//! Everything else is the preloaded library's: it finds heddle mounts by itself when the program opens a file of one.
+//! The preloaded library does the rest: it finds heddle mounts itself when the program opens a file.
 
 use crate::counters::through;
 use anyhow::{Result, anyhow};
@@ -14,15 +14,15 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Run a program with the bypass: its reads and writes of files of heddle mounts skip the kernel
+/// Run a program with the bypass: its reads and writes on heddle mounts skip the kernel
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Fail at once if this image is not mounted, or cannot be attached to
+    /// Fail at once if this image is not mounted, or this user may not attach to it
     #[arg(long)]
     image: Option<PathBuf>,
-    /// Map all of the image when a process first opens a file of it, which takes about a third of a second a GiB and process: for
-    /// long-lived programs whose first writes must be as fast as later ones
+    /// Map the whole image when a process first opens a file of it: for long-lived programs whose first writes must be as fast as later
+    /// ones. This takes about a third of a second per GiB and process
     #[arg(long)]
     prefault: bool,
     /// The program and its arguments
@@ -34,26 +34,26 @@ const EXAMPLES: &str = "\
 Examples:
   heddle run -- fio --name=job --filename=/mnt/h/file --rw=randwrite --bs=4k --size=64M
   heddle run --image /dev/shm/my.img -- python3 program.py
-  heddle run --prefault -- ./checkpoint                   its first writes cost what later ones do
-  HEDDLE_REPORT=report.json heddle run -- ./program       what was served, what was not and why: a line of JSON a process
-  LD_PRELOAD=/usr/local/lib/heddle/libheddle_preload.so ./program      the same without this command, for a library that lies there
+    heddle run --prefault -- ./checkpoint                   first writes are as fast as later ones
+  HEDDLE_REPORT=report.json heddle run -- ./program       count calls served and not served, with reasons: a line of JSON per process
+  LD_PRELOAD=/usr/local/lib/heddle/libheddle_preload.so ./program      the same without this command, if the library lies there
 
 The kernel does not see these reads and writes. Nor do inotify, fanotify, leases, audit, strace and I/O limits of control groups.
-The program has all of the image in its memory, whatever the modes of the files are. Read docs/bypass.md before you turn it on.
+The whole image lies in the program's memory, whatever the modes of its files. Read docs/bypass.md before you use the bypass.
 
 Environment:
   HEDDLE_REPORT=FILE     as above
   HEDDLE_PREFAULT=1      as --prefault
   HEDDLE_PRELOAD=FILE    the library [default: beside this program, or in ../lib/heddle or ../lib]
-  HEDDLE_AIO=pass        let libaio and io_uring through; else they are refused, so that programs use calls that are served
-  HEDDLE_TRUST=USER,...  attach to these users' mounts too, besides root's and your own; they can spoil the program's memory
+    HEDDLE_AIO=pass        pass libaio and io_uring to the kernel; by default they are refused, so that programs use calls that are served
+  HEDDLE_TRUST=USER,...  attach to these users' mounts too, besides root's and your own; these users can corrupt the program's memory
                          (docs/security.md)
 
-Static and set-id programs go through the mount.
+Static and set-id programs use the mount.
 
-Exit code: the program's; 126 if it cannot be run, 127 if there is none of that name, as env(1) gives them.";
+Exit code: the program's; 126 if it cannot be run, 127 if it is not found, as with env(1).";
 
-/// Runs the command: on success this process becomes the program.
+/// Runs the command: on success the program replaces this process.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(image) = &args.image {
         through(image, |file| {
@@ -72,7 +72,8 @@ pub fn run(args: &Args) -> Result<()> {
         preload.push(":");
         preload.push(others);
     }
-    // SAFETY: no other thread of this process is at work: with little stack, the first one waits for this one.
+    // SAFETY: no other thread of this process is running: with little stack, the first one waits for this
+    // one.
     unsafe {
         std::env::set_var("LD_PRELOAD", preload);
         if args.prefault {
@@ -85,7 +86,7 @@ pub fn run(args: &Args) -> Result<()> {
     Err(Exit::because(code, anyhow::Error::new(error).context(what)))
 }
 
-/// Why a program takes no preloaded library, if it does not.
+/// The reason why a program ignores preloaded libraries, if it does.
 fn unpreloadable(program: &Path) -> Option<&'static str> {
     let found = if program.components().count() > 1 {
         program.to_path_buf()
@@ -99,7 +100,8 @@ fn unpreloadable(program: &Path) -> Option<&'static str> {
     is_static(&file_bytes(&found).ok()?).then_some("is linked statically and takes no preloaded library")
 }
 
-/// A 64-bit little-endian ELF executable without an interpreter? Nonsense is not.
+/// Returns true for a 64-bit little-endian ELF executable without an interpreter. Returns false for malformed
+/// ones.
 fn is_static(elf: &[u8]) -> bool {
     const INTERPRETER: u32 = 3;
     let number = |at: usize, len: usize| {

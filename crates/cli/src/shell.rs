@@ -1,4 +1,4 @@
-//! For packagers and one's own account: shell completions and manual pages.
+//! Shell completions and manual pages, for packages and for single users.
 
 use crate::Cli;
 use anyhow::{Context, Result};
@@ -6,7 +6,7 @@ use clap::CommandFactory;
 use heddle_console::output;
 use std::path::PathBuf;
 
-/// Write the completions of a shell to stdout
+/// Write the completion script of a shell to stdout
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -14,7 +14,7 @@ Examples:
   heddle completions zsh > /usr/local/share/zsh/site-functions/_heddle
   heddle completions fish > ~/.config/fish/completions/heddle.fish")]
 pub struct CompletionsArgs {
-    /// Which shell
+    /// The shell
     shell: clap_complete::Shell,
 }
 
@@ -24,7 +24,7 @@ pub struct CompletionsArgs {
 Examples:
   mkdir -p ~/.local/share/man/man1 && heddle man ~/.local/share/man/man1     then: man heddle-mount")]
 pub struct ManArgs {
-    /// Where to; the directory must exist
+    /// The directory, which must exist
     dir: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! `heddle tune`: changes what an image that is not mounted says of itself.
+//! `heddle tune`: changes the identity of an unmounted image.
 
 use anyhow::Result;
 use heddle_console::failure::usage;
@@ -8,7 +8,7 @@ use heddle_nvmfs::{extent, new_uuid, set_uuid};
 use heddle_pmem::OpenOptions;
 use std::path::PathBuf;
 
-/// Change the identity of an NVM image that is not mounted, so that a copy can be mounted beside the original
+/// Change the identity of an unmounted NVM image, so that a copy can be mounted beside the original
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, group(clap::ArgGroup::new("what").required(true)))]
 pub struct Args {
@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<()> {
     let uuid = match text.as_str() {
         "random" => new_uuid(),
         digits => parse(digits).ok_or_else(|| {
-            usage(format!("--uuid {digits}: random, or 32 hexadecimal digits, is wanted, not all of them 0"))
+            usage(format!("--uuid {digits}: write random, or 32 hexadecimal digits that are not all 0"))
         })?,
     };
     image::refuse_flash(&args.image, "Its identity stays: inode checksums are made with it")?;

@@ -1,4 +1,4 @@
-//! `heddle umount`: unmounts, and waits until the process behind the mount has let go of the image.
+//! `heddle umount`: unmounts, and waits until the process behind the mount has released the image.
 
 use crate::unmount_report;
 use anyhow::{Result, bail};
@@ -8,14 +8,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Unmount; returns when the image is unmounted cleanly
+/// Unmount a heddle mount; returns when the image is clean
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// How many seconds to wait for the process behind the mount to end
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     wait: u32,
-    /// Where it is mounted
+    /// The mount point
     dir: PathBuf,
 }
 
@@ -24,14 +24,13 @@ Examples:
   heddle umount /mnt/h
   heddle umount --wait 300 /mnt/h                         a large F2FS image on a slow disk
 
-Exit code 0: the image is clean, and free for the next command (another user's mount: its process has ended; a read-only mount: it is
-gone). 1: it is not, and
-the message says why. The command also unmounts when the process behind the mount has died; the next mount then recovers the
-image. It works on heddle's own mounts alone.";
+Exit code 0: the image is clean, and no process holds it (another user's mount: its process has ended; a read-only mount: it is
+unmounted). 1: the message gives the reason. The command also removes a mount whose process has died; the next mount then
+recovers the image. It works on heddle mounts only.";
 
-/// Where nobody can be asked whether the process has ended: how often the image is looked at.
+/// How often the image is checked, if this user cannot see whether the process has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The time that a killed process may take to end.
+/// How long a killed process may take to end.
 const DEATH_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the command.
@@ -51,10 +50,10 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(words) = unmount_report::take(&image).filter(|_| found.for_writing) {
         bail!("unmounted, but {words}");
     }
-    // Of one that cannot be read nothing is known, but that nobody has left it in order.
+    // An image that cannot be read is taken for clean, unless its process had died.
     let clean = is_clean(&image).unwrap_or(!leaving.was_dead);
     if found.for_writing && leaving.was_dead && heddle_f2fs::is_f2fs(&image) {
-        // Its image may look as it was before the mount: the last checkpoint is what is left.
+        // The image may look as before the mount: it is at its last checkpoint.
         bail!(
             "unmounted, but the process behind the mount had died, and what was not synced is lost. The next mount of {} has the rest",
             found.shown.display()
@@ -82,11 +81,11 @@ fn why_not_clean(leaving: &Leaving, image: &Image, ended: bool) -> String {
     format!("unmounted, but {shown} is not clean: {why}. The next mount recovers it")
 }
 
-/// Waits until nobody has the image.
+/// Waits until no process holds the image.
 fn is_free(image: &Path, limit: Duration) -> bool {
     let began = Instant::now();
     while is_taken(image) {
-        // Processes that attached through an earlier mount's attach socket may keep the locks of one that has ended.
+        // Processes that attached through an earlier mount's attach socket may keep that mount's locks.
         if began.elapsed() > limit || is_clean(image) == Some(true) {
             return is_clean(image) == Some(true);
         }
@@ -95,7 +94,8 @@ fn is_free(image: &Path, limit: Duration) -> bool {
     true
 }
 
-/// Returns true if a process keeps the image after a killed daemon had time to end: the kernel may still be taking that one down.
+/// Returns true if a process holds the image after a killed daemon had time to end: the kernel may still be
+/// tearing the daemon down.
 fn stays_taken(image: &Path) -> bool {
     let began = Instant::now();
     while is_taken(image) {

@@ -1,9 +1,9 @@
-//! The unmount report: what the daemon of a mount could not bring to the media, or found damaged, for the command that unmounts.
+//! The unmount report: data that the daemon of a mount could not write to the media, or damage that it found, for `heddle umount`.
 //!
-//! The command is not the daemon's parent, so the report is a file in the runtime directory, named by the image's device and inode. It
+//! The command is not the daemon's parent. So the report is a file in the runtime directory, named by the image's device and inode. It
 //! stays until a command has shown it, or until the next mount.
 //!
-//! Order  the daemon leaves the note before it lets go of the image; the command that unmounts waits for that, and then looks.
+//! Order  the daemon writes the report before it releases the image; `heddle umount` waits for the release, then reads it.
 
 use anyhow::{Context, Result};
 use heddle_console::output::talk;
@@ -14,10 +14,10 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// More than any error of ours has.
+/// Longer than any error text of heddle.
 const NOTE_BYTES_MAX: u64 = 4096;
 
-/// What the note of an image is called.
+/// The name of an image's report.
 fn name_of(image: &Path) -> Option<String> {
     let meta = image.metadata().ok()?;
     let is_device = meta.file_type().is_block_device() || meta.file_type().is_char_device();
@@ -27,14 +27,15 @@ fn name_of(image: &Path) -> Option<String> {
     })
 }
 
-/// Where the words of one mount go: the image may have another name by then, and the process another directory.
+/// The place of one mount's report. It is fixed at the mount: the image may be renamed later, and the process
+/// change its directory.
 #[derive(Clone)]
 pub struct UnmountReport {
     name: Option<String>,
 }
 
 impl UnmountReport {
-    /// A mount begins: what the last one said is history.
+    /// Begins a mount: removes the last mount's report.
     pub fn of(image: &Path) -> UnmountReport {
         let words = UnmountReport { name: name_of(image) };
         words.forget();
@@ -47,13 +48,13 @@ impl UnmountReport {
         }
     }
 
-    /// Leaves word that not all that was written is on the media.
+    /// Reports that some writes are not on the media.
     pub fn lost(&self, error: &anyhow::Error) {
         let error = heddle_console::failure::text(error);
-        self.leave(&format!("not all that was written has reached the media: {error}"));
+        self.leave(&format!("some writes have not reached the media: {error}"));
     }
 
-    /// Leaves a text for the command that unmounts.
+    /// Leaves a report for `heddle umount`.
     pub fn leave(&self, text: &str) {
         self.forget();
         let left = || -> Result<()> {
@@ -63,12 +64,12 @@ impl UnmountReport {
             Ok(File::from(file).write_all(text.as_bytes())?)
         };
         if let Err(error) = left() {
-            talk(&format!("heddle: heddle umount will not tell this: {error:#}"));
+            talk(&format!("heddle: heddle umount will not report this: {error:#}"));
         }
     }
 }
 
-/// What the last mount of this image had to say; it is told once.
+/// Takes the last mount's report about this image; it is shown once.
 pub fn take(image: &Path) -> Option<String> {
     let (name, dir) = (name_of(image)?, runtime_directory(false).ok()?);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -217,7 +217,7 @@ fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
     let said: serde_json::Value =
         serde_json::from_str(&heddle(&["fold", "--json", "--nvm", &nvm, &image]).ok().out).unwrap();
     assert_eq!((&said["had_log"], &said["fsynced_inodes"]), (&true.into(), &4.into()));
-    assert!(heddle(&["fold", "--nvm", &nvm, &image]).ok().out.contains("was whole without its log"));
+    assert!(heddle(&["fold", "--nvm", &nvm, &image]).ok().out.contains("was complete without its log"));
     heddle(&["mount", "-o", "ro,log=/dev/null", &image, &mnt]).ok();
     assert_eq!(fs::read_to_string(&file).unwrap(), "folded");
     heddle(&["umount", &mnt]).ok();

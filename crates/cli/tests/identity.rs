@@ -161,7 +161,7 @@ fn umount_fails_with_what_did_not_reach_the_media() {
         let said = heddle(&["umount", &place.mnt()]);
         drop(device);
         assert!(tool(&["umount", "-l", &small]));
-        said.failed(1, &["unmounted, but not all that was written has reached the media"]);
+        said.failed(1, &["unmounted, but some writes have not reached the media"]);
     }
 }
 

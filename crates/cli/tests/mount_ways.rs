@@ -122,7 +122,7 @@ fn remount_makes_a_mount_read_only_and_writable_again() {
     fs::write(&file, "again").unwrap();
     drop(mounted);
     let _read_only = Mounted::new(&place, &["-o", &format!("ro,log={}", place.text("log"))]);
-    refused("rw", "opened for reading alone");
+    refused("rw", "opened only for reading");
     assert_eq!(fs::read(&file).unwrap(), b"again");
 }
 

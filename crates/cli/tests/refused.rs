@@ -142,7 +142,7 @@ fn metrics_that_nobody_could_ask_are_refused_before_anything_is_done() {
     };
     refused(format!("metrics={dir}/socket"), 2, &["would cover", &dir]);
     refused(format!("metrics={dir}/../mnt/socket"), 2, &["would cover", &dir]);
-    refused("metrics=[::1]:0".into(), 2, &["nobody would know"]);
+    refused("metrics=[::1]:0".into(), 2, &["no client could know"]);
     refused("segment=16T".into(), 2, &["nova-tree", "8T"]);
     assert_eq!(fs::read(&image).unwrap(), before);
     refused(format!("metrics={port}"), 1, &["Address already in use", &port.to_string()]);

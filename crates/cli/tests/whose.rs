@@ -62,7 +62,7 @@ fn files_of_others_world_writable_or_linked_are_not_taken() {
     let make = || heddle(&["mkfs", "--size", "8M", &place.image()]);
     File::create(&image).unwrap();
     fs::set_permissions(&image, fs::Permissions::from_mode(0o666)).unwrap();
-    make().failed(1, &["can be written by everybody (mode 666)", "--force"]);
+    make().failed(1, &["is writable by every user (mode 666)", "--force"]);
     fs::set_permissions(&image, fs::Permissions::from_mode(0o600)).unwrap();
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&image, Some(65534), None).unwrap();
@@ -121,11 +121,11 @@ fn a_node_log_is_made_in_new_files_and_zeros_alone() {
     heddle(&["fold", "--nvm", &nvm, &image]).failed(1, &["holds no node log"]);
     let said = heddle(&["fold", "--nvm", &image, &image]);
     assert!(!said.err.contains("force-nvm"), "fold takes no such option: {}", said.err);
-    said.failed(1, &["holds no node log, but", "name that of the last mount"]);
+    said.failed(1, &["holds no node log, but", "give the node log of the last mount"]);
     mount("nvm-size=64K").failed(2, &["at least"]);
     assert_eq!(fs::metadata(&nvm).unwrap().len(), 0);
     fs::set_permissions(&nvm, fs::Permissions::from_mode(0o666)).unwrap();
-    mount("rw").failed(1, &["written by everybody", "-o force-nvm"]);
+    mount("rw").failed(1, &["is writable by every user", "-o force-nvm"]);
     fs::set_permissions(&nvm, fs::Permissions::from_mode(0o600)).unwrap();
     mounts("nvm-size=8M");
     assert_eq!(fs::metadata(&nvm).unwrap().len(), 8 * MIB);

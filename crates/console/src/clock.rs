@@ -1,4 +1,4 @@
-//! Dates as reports and logs write them: UTC.
+//! Dates in reports and logs, in UTC.
 
 use heddle_vfs::Time;
 
@@ -10,7 +10,7 @@ pub fn clock(at: Time) -> String {
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-/// Now, as part of a file's name.
+/// The present time, for a file name.
 pub fn stamp() -> String {
     let now =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);

@@ -1,13 +1,13 @@
-//! How a command ends when it does not end well.
+//! Errors that end a command, with their exit codes and remedies.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// The command was wrong: exit code 2.
+/// The command line was wrong: exit code 2.
 #[derive(Debug)]
 pub struct Usage(pub String);
 
-/// An exit code of its own, as fsck(8) asks for, and the error to say, if there is one.
+/// A special exit code, as fsck(8) has them, and the error to report, if any.
 #[derive(Debug)]
 pub struct Exit {
     code: u8,
@@ -15,18 +15,18 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// This exit code, without a word.
+    /// An exit code without a message.
     pub fn silent(code: u8) -> anyhow::Error {
         anyhow::Error::new(Exit { code, because: None })
     }
 
-    /// This exit code, and the words of that error.
+    /// An exit code with the message of `error`.
     pub fn because(code: u8, error: anyhow::Error) -> anyhow::Error {
         anyhow::Error::new(Exit { code, because: Some(error) })
     }
 }
 
-/// It failed, and everything there is to say has been said: exit code 1.
+/// The command failed and has reported everything: exit code 1.
 #[derive(Debug)]
 pub struct Said;
 
@@ -55,12 +55,12 @@ impl std::error::Error for Exit {}
 impl std::error::Error for Usage {}
 impl std::error::Error for Said {}
 
-/// The error of a wrong command.
+/// The error of a wrong command line.
 pub fn usage(text: impl fmt::Display) -> anyhow::Error {
     anyhow::Error::new(Usage(text.to_string()))
 }
 
-/// Says what went wrong, unless the reader of stdout just has enough.
+/// Reports an error, unless the reader of stdout has just closed it.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
@@ -81,11 +81,11 @@ fn say(error: &anyhow::Error) {
     }
 }
 
-/// What the system says of a file under a mount without its process, wherever it stands in a text.
+/// The system's text for a file on a mount whose process has died. It may stand anywhere in an error's text.
 const DEAD_MOUNT: &str = "(os error 107)";
 const _: () = assert!(libc::ENOTCONN == 107);
 
-/// What can be done where a text ends with what the system said.
+/// The remedy for an error whose text ends with a system error.
 fn way_out(text: &str) -> Option<&'static str> {
     if text.contains(DEAD_MOUNT) {
         return Some("The process behind a mount there has died: heddle umount takes the mount away");
@@ -110,7 +110,7 @@ fn way_out(text: &str) -> Option<&'static str> {
     })
 }
 
-/// The error and its causes, each once: many texts of ours hold their cause already.
+/// The error and its causes, each once: many texts contain their cause already.
 pub fn text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

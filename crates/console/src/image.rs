@@ -16,7 +16,7 @@ pub fn open(image: &Path, options: &OpenOptions<'_>) -> Result<Region> {
     Region::open(image, options).map_err(|error| explain(image, error))
 }
 
-/// Makes an image. Of a device nothing is changed before it is mapped in the size asked for.
+/// Makes an image. A device is not changed before it is mapped in the requested size.
 pub fn create(image: &Path, mut target: Target, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
     let made =
         target.locked_file.create_unnamed(len_bytes, options).map_err(|error| explain(image, error))?;
@@ -25,30 +25,31 @@ pub fn create(image: &Path, mut target: Target, len_bytes: u64, options: &OpenOp
     Ok(made)
 }
 
-/// For commands that read our own format alone.
+/// Refuses F2FS images, for commands that read only the NVM format.
 pub fn refuse_flash(image: &Path, instead: &str) -> Result<()> {
     let image = match heddle_f2fs::is_f2fs(image) {
         true => image.display(),
         false => return Ok(()),
     };
-    bail!("{image} is an F2FS image, which this command does not take. {instead}")
+    bail!("{image} is an F2FS image, which this command does not accept. {instead}")
 }
 
-/// Bytes of a file or device.
+/// Size of a file or device in bytes.
 pub fn len_bytes(image: &Path) -> Result<u64> {
     let measured = File::open(image).and_then(|mut file| file.seek(SeekFrom::End(0)));
     measured.with_context(|| format!("cannot read {}", image.display()))
 }
 
-/// An identity as it is shown.
+/// An identity as text.
 pub fn hex(uuid: [u8; 16]) -> String {
     uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Refuses an image whose copy is mounted: what belongs to one of them could not be told from what belongs to the other.
+/// Refuses an image whose copy is mounted: the runtime files of the two could not be told apart.
 pub fn refuse_mounted_copy(image: &Path) -> Result<()> {
     let Some(own) = Seen::of(image) else { return Ok(()) };
-    // A stranger's mount shows what he likes: a device that is set off by being opened, a file that never answers, this image's uuid.
+    // A foreign user's mount may show any source: a device that reacts to an open, a file that never answers,
+    // this image's uuid.
     for Mount { source, dir, .. } in heddle_fuse::heddle_mounts(None).into_iter().filter(Mount::is_believed) {
         if let Some(other) = Seen::of(&source)
             && other.uuid == own.uuid
@@ -66,10 +67,10 @@ pub fn refuse_mounted_copy(image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// An image of ours, as far as it can be seen.
+/// A heddle image, as far as it can be read.
 struct Seen {
     uuid: [u8; 16],
-    /// Of a device its number, of a file its inode.
+    /// The device number of a device, or the inode of a file.
     place: (u64, u64),
 }
 
@@ -87,21 +88,21 @@ impl Seen {
     }
 }
 
-/// Was it left in order? `None`: it cannot be looked at.
+/// Returns true if the image was unmounted cleanly, and `None` if it cannot be read.
 pub fn is_clean(image: &Path) -> Option<bool> {
     if heddle_f2fs::is_f2fs(image) {
         return Some(heddle_f2fs::F2fs::open(image).ok()?.info().clean);
     }
-    // Of a device the inode knows no size.
+    // The inode of a device has no size.
     let bytes = rustix::fs::seek(fs::File::open(image).ok()?, rustix::fs::SeekFrom::End(0)).ok()?;
     of_file(image, bytes).ok().map(|found| found.clean)
 }
 
-/// Reads the superblock of a file past its lock.
+/// Reads the superblock of a file without taking its lock.
 pub fn of_file(image: &Path, len_bytes: u64) -> Result<ImageInfo, VolumeError> {
     let file = File::open(image).ok();
     inspect(image, len_bytes, &|at, into| {
-        // What cannot be read is not a superblock: the buffer stays zero.
+        // After an error the buffer stays zero, and zeros are no superblock.
         let _ = file.as_ref().map(|file| file.read_exact_at(into, at.0));
     })
 }

@@ -1,5 +1,6 @@
-//! What this process got from the one that started it, and passes on as it came: whether SIGPIPE is ignored, and which of the descriptors
-//! 0 to 2 are closed. The language's runtime changes both before `main`, so they are looked at before that.
+//! State that this process got from its parent and passes on unchanged: whether SIGPIPE is ignored, and which
+//! of the descriptors 0 to 2 are closed. The language's runtime changes both before `main`, so they are read
+//! before that.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -7,7 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 
 static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
-/// A bit for each of the descriptors 0 to 2.
+/// One bit for each of the descriptors 0 to 2.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 
 #[used]
@@ -25,12 +26,12 @@ extern "C" fn look() {
     CLOSED.store(closed.fold(0, |bits, fd| bits | 1 << fd), SeqCst);
 }
 
-/// Did the one that started this process close that descriptor? What is written to it goes nowhere.
+/// Returns true if the parent process had closed that descriptor. Output to it is lost.
 pub fn is_closed(fd: u8) -> bool {
     CLOSED.load(SeqCst) & 1 << fd != 0
 }
 
-/// Becomes this program, as execvp(3); the error if that fails.
+/// Replaces this process by the program, as execvp(3). Returns the error if that fails.
 pub fn become_program(command: &[OsString]) -> io::Error {
     let words: Result<Vec<CString>, _> =
         command.iter().map(|word| CString::new(word.clone().into_vec())).collect();
@@ -39,7 +40,7 @@ pub fn become_program(command: &[OsString]) -> io::Error {
     let mut argv: Vec<*const libc::c_char> = words.iter().map(|word| word.as_ptr()).collect();
     argv.push(std::ptr::null());
     let pipe = if PIPE_IGNORED.load(SeqCst) { libc::SIG_IGN } else { libc::SIG_DFL };
-    // SAFETY: no pointer is involved; nobody here has opened one of these numbers since.
+    // SAFETY: no pointer is involved; no code here has opened one of these numbers since.
     unsafe {
         libc::signal(libc::SIGPIPE, pipe);
         for fd in (0..3).filter(|fd| CLOSED.load(SeqCst) & 1 << fd != 0) {

@@ -1,7 +1,8 @@
-//! What the commands of `heddle` share: where data and messages go, how errors end a command, sizes and tables as people read them,
-//! progress, scratch directories, and how an image is opened or taken.
+//! Code that the commands of `heddle` share: output and messages, errors, sizes, tables, progress, scratch
+//! directories, and opening images.
 //!
-//! A command lies in `heddle-cli` or, if it measures, in `heddle-measure`. Code that two commands need lies here.
+//! A command lies in `heddle-cli` or, if it measures, in `heddle-measure`. Code that two commands need lies
+//! here.
 #![warn(missing_docs)]
 
 pub mod clock;

@@ -1,19 +1,19 @@
-//! Where an image is mounted, by the kernel's table of mounts.
+//! The mount points of an image, from the kernel's table of mounts.
 
 use heddle_fuse::{Mount, heddle_mounts, is_believed, is_served};
 use heddle_pmem::lock_holder;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where an image is mounted, as far as this process can see.
+/// The mount point of an image, as far as this process can see.
 pub fn mounted_at(image: &Path) -> Option<PathBuf> {
     mounts_of(image).into_iter().next().map(|(dir, _)| dir)
 }
 
-/// The trust in the source that a mount shows, best first.
+/// How far the source that a mount shows is trusted, best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Trust {
-    /// Root mounted it, or this user.
+    /// Root or this user mounted it.
     Believed,
     /// The owner of the image mounted it.
     Owners,
@@ -21,7 +21,7 @@ pub enum Trust {
     Strangers,
 }
 
-/// Where all mounts are that show this image's path as their source, those that are believed first.
+/// All mounts that show this image's path as their source, trusted ones first.
 pub fn mounts_of(image: &Path) -> Vec<(PathBuf, Trust)> {
     let Ok(image) = image.canonicalize() else { return Vec::new() };
     let owner = image.metadata().map(|meta| meta.uid()).ok();
@@ -37,8 +37,8 @@ pub fn mounts_of(image: &Path) -> Vec<(PathBuf, Trust)> {
     shown
 }
 
-/// Returns true if the image is mounted, here or in the mount namespace of the process that holds it, and served by a living process. A
-/// process that holds it and has no mount is about to begin or to end.
+/// Returns true if the image is mounted, here or in the mount namespace of the process that holds it, and its
+/// process lives. A process that holds the image without a mount is about to mount it or to end.
 pub fn is_mounted(image: &Path) -> bool {
     let Ok(whole) = image.canonicalize() else { return false };
     let here = heddle_mounts(None);
@@ -47,13 +47,13 @@ pub fn is_mounted(image: &Path) -> bool {
         return true;
     }
     let there = lock_holder(image).map(|pid| heddle_mounts(Some(pid))).unwrap_or_default();
-    // One that this namespace shows too has been asked already.
+    // A mount that this namespace shows, too, has been asked already.
     let asked =
         |mount: &Mount| here.iter().any(|seen| (seen.device, &seen.dir) == (mount.device, &mount.dir));
     there.iter().any(|mount| mount.source == whole && !asked(mount))
 }
 
-/// The image behind a mount point.
+/// The image of a mount point.
 pub fn mounted_image(dir: &Path) -> Option<PathBuf> {
     let dir = dir.canonicalize().ok()?;
     heddle_mounts(None).into_iter().rfind(|mount| mount.dir == dir).map(|mount| mount.source)

@@ -1,11 +1,11 @@
-//! Mounts that nobody else sees: a mount namespace of the calling thread's own, where the user may have one.
+//! Private mounts: a mount namespace for the calling thread, if the user may have one.
 
 use rustix::mount::{MountPropagationFlags, mount_change};
 use std::fs::File;
 use std::io::ErrorKind;
 
-/// Makes what this thread (and what it starts) mounts its own affair, where the user is root; else finds out whether
-/// fusermount3 can mount for all to see. An error is a reason why nothing can be mounted.
+/// Makes mounts of this thread, and of processes that it starts, private if the user is root. Otherwise
+/// checks whether fusermount3 can mount for all to see. The error is the reason why nothing can be mounted.
 pub fn enter() -> Result<(), String> {
     let device = "/dev/fuse";
     match File::options().read(true).write(true).open(device) {
@@ -23,8 +23,8 @@ pub fn enter() -> Result<(), String> {
     }
     // SAFETY: unshare takes no pointers; the new namespace concerns this thread alone.
     if unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FS) } != 0 {
-        return Err(format!("no mount namespace of its own: {}", std::io::Error::last_os_error()));
+        return Err(format!("cannot get a mount namespace of its own: {}", std::io::Error::last_os_error()));
     }
     let private = mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC);
-    private.map_err(|errno| format!("no mount namespace of its own: {errno}"))
+    private.map_err(|errno| format!("cannot get a mount namespace of its own: {errno}"))
 }

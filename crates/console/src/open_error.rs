@@ -1,11 +1,11 @@
-//! What to do when an image cannot be opened.
+//! Remedies for an image that cannot be opened.
 
 use anyhow::anyhow;
 use heddle_pmem::{BLOCK_BYTES, Error};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// Adds the way out: the mount to unmount, the right that lacks, the command that makes an image.
+/// Adds the remedy: the mount to unmount, the missing right, the command that makes an image.
 pub fn explain(image: &Path, error: Error) -> anyhow::Error {
     if let Error::TooSmall { len_bytes, .. } = &error
         && *len_bytes < BLOCK_BYTES as u64
@@ -13,7 +13,7 @@ pub fn explain(image: &Path, error: Error) -> anyhow::Error {
         let image = image.display();
         let remedy =
             if *len_bytes == 0 { format!(". Make one with: heddle mkfs {image}") } else { String::new() };
-        return anyhow!("{image} is no image, or what is left of one: it has {len_bytes} bytes{remedy}");
+        return anyhow!("{image} is not an image, or only the rest of one: it has {len_bytes} bytes{remedy}");
     }
     if let Error::System { errno, .. } = &error {
         let remedy = match *errno {

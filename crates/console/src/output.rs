@@ -1,4 +1,4 @@
-//! stdout is data, stderr is talk; neither panics when its reader has gone.
+//! Data goes to stdout, messages to stderr; neither panics when its reader has closed it.
 
 use crate::inherited;
 use anyhow::{Context, Result};
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where a command's data goes.
+/// The destination of a command's data.
 #[derive(Clone, Debug)]
 pub enum Sink {
     /// `-`
     Stdout,
-    /// Anything else.
+    /// Any other path.
     File(PathBuf),
 }
 
@@ -26,7 +26,7 @@ impl From<&str> for Sink {
     }
 }
 
-/// The reader of our stdout has closed it: not a failure of ours.
+/// The reader of stdout has closed it: this is no failure.
 #[derive(Debug)]
 pub struct ReaderGone;
 
@@ -39,7 +39,7 @@ impl fmt::Display for ReaderGone {
 impl std::error::Error for ReaderGone {}
 
 impl Sink {
-    /// Writes all of it, newline added where it lacks one.
+    /// Writes the text, and a newline if it lacks one.
     pub fn put(&self, text: &str) -> Result<()> {
         let end = if text.ends_with('\n') { "" } else { "\n" };
         match self {
@@ -65,10 +65,10 @@ impl Sink {
         }
     }
 
-    /// Fails now rather than after a long measurement.
+    /// Checks the destination now, and not only after a long measurement.
     pub fn check(&self) -> Result<()> {
         let Sink::File(path) = self else { return Ok(()) };
-        // The reader of a FIFO would take the end of this check for the end of the data.
+        // The end of this check would be the end of the data for a FIFO's reader.
         if path.exists() && !is_file(path) && !path.is_dir() {
             return Ok(());
         }
@@ -80,16 +80,16 @@ fn is_file(path: &Path) -> bool {
     path.metadata().is_ok_and(|of| of.is_file())
 }
 
-/// Does not wait for a reader of a FIFO.
+/// Opens a file for writing. Does not wait for a reader of a FIFO.
 fn opened_for_writing(path: &Path) -> io::Result<File> {
     let mut how = File::options();
     let file = how.write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK).open(path)?;
-    // Its reader may be slow.
+    // From here on writes may block: the reader may be slow.
     rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty())?;
     Ok(file)
 }
 
-/// What a file holds. Only a file: a FIFO waits for a writer, a device may never end.
+/// The bytes of a file. Refuses all other kinds: a FIFO waits for a writer, and a device may never end.
 pub fn file_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
@@ -100,22 +100,22 @@ pub fn file_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Data to stdout.
+/// Writes data to stdout.
 pub fn data(text: &str) -> Result<()> {
     Sink::Stdout.put(text)
 }
 
-/// What the terminal is to obey.
+/// Writes a control sequence to the terminal.
 pub fn to_terminal(order: &str) -> Result<()> {
     io::stdout().write_all(order.as_bytes()).context("cannot write to stdout")
 }
 
-/// As JSON to stdout or a file.
+/// Writes a value as JSON.
 pub fn json(sink: &Sink, value: &impl serde::Serialize) -> Result<()> {
     sink.put(&serde_json::to_string_pretty(value).context("no JSON form")?)
 }
 
-/// From now on every line of talk says when it was said, and by which process: stderr is a log.
+/// Makes stderr a log: from now on every message begins with the time and the process.
 pub fn date_lines() {
     // ORDERING: Relaxed, a flag alone.
     DATED.store(true, Ordering::Relaxed);
@@ -123,7 +123,8 @@ pub fn date_lines() {
 
 static DATED: AtomicBool = AtomicBool::new(false);
 
-/// Names of files, processes and images come from strangers: what a terminal would obey, or show as something else, is shown as its number.
+/// Escapes a name of a file, process or image, which may come from a foreign user: a terminal would obey
+/// control characters in it, or hide or reorder text.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     let obeyed =
         |c: char| !c.is_ascii_graphic() && !matches!(c, ' ' | '\n' | '\t') && !heddle_fuse::is_plain(c);
@@ -134,14 +135,14 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown.collect())
 }
 
-/// A line to stderr; lost if nobody can read it.
+/// Writes a line to stderr. It is lost if it cannot be written.
 pub fn talk(line: &str) {
     let line = escaped(line);
     // ORDERING: Relaxed, a flag alone.
     if DATED.load(Ordering::Relaxed) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let when = crate::clock::clock(heddle_vfs::Time::from_parts(now.as_secs() as i64, 0));
-        // One write: lines of several mounts in one log stay whole.
+        // A single write: lines of several mounts in one log stay whole.
         let _ = io::stderr().write_all(format!("{when} heddle[{}] {line}\n", std::process::id()).as_bytes());
     } else {
         let _ = writeln!(io::stderr(), "{line}");
@@ -156,7 +157,7 @@ mod tests {
     fn what_a_terminal_obeys_is_shown_and_lines_stay_lines() {
         assert_eq!(escaped("a\tb\nc\u{e9}"), "a\tb\nc\u{e9}");
         assert_eq!(escaped("a\x1b[2J\r\u{9b}"), "a\\u{1b}[2J\\r\\u{9b}");
-        // Turned about; no space; and an accent, which is none.
+        // A character that turns the writing direction, one without width, and an accent, which is harmless.
         assert_eq!(escaped("\u{202e}\u{200b}e\u{301}"), "\\u{202e}\\u{200b}e\u{301}");
     }
 }

@@ -1,5 +1,5 @@
-//! Taking a file or device to write over it: whose it is and what it holds are looked at first, through the descriptor that is then
-//! written to.
+//! Checks a file or device before it is overwritten: its owner and its content are read through the
+//! descriptor that is then written to.
 
 use crate::failure::usage;
 use crate::output::talk;
@@ -12,25 +12,26 @@ use heddle_signatures::{Content, Signature, have_bytes_in_common};
 use std::fs::File;
 use std::path::Path;
 
-/// May something be overwritten that is somebody's?
+/// Whether the content of another owner or format may be overwritten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Force {
-    /// Nothing.
+    /// It may not.
     No,
-    /// Whatever it is; it is named.
+    /// It may; the content is named.
     Yes,
 }
 
-/// Something that may be written over.
+/// A file or device that may be overwritten.
 pub struct Target {
     /// The file or device, held through the descriptor that is then written to.
     pub locked_file: LockedFile,
     content: Content,
-    /// What is there does not count.
+    /// The present content is to be ignored.
     forced: bool,
 }
 
-/// Holds what is at a path, or makes a file there; refuses by name what is not the caller's to lose. `remedy` says how to insist.
+/// Takes the file or device at a path, or makes a file there. Refuses, with its reason, content that the
+/// caller may want to keep. `remedy` names the option that overwrites it.
 pub fn take(path: &Path, force: Force, remedy: &str) -> Result<Target> {
     if path.as_os_str().is_empty() {
         return Err(usage("the name of the file or device is empty"));
@@ -46,7 +47,7 @@ pub fn take(path: &Path, force: Force, remedy: &str) -> Result<Target> {
     Ok(Target { locked_file, content, forced: force == Force::Yes })
 }
 
-/// Why it is not to be written over without being asked.
+/// The reason not to overwrite it without force.
 fn objection(locked_file: &LockedFile, content: &Content, path: &Path) -> Option<String> {
     let shown = path.display();
     if locked_file.is_new() {
@@ -65,25 +66,26 @@ fn objection(locked_file: &LockedFile, content: &Content, path: &Path) -> Option
     }
 }
 
-/// Why a file without content is no place for what the caller writes.
+/// The reason why a file without content is not safe to write to.
 fn others_may_write(locked_file: &LockedFile, path: &Path) -> Option<String> {
     let (stat, own, shown) = (locked_file.stat(), rustix::process::geteuid().as_raw(), path.display());
     if stat.st_uid != own {
         return Some(format!("{shown} belongs to user {}, not to you", stat.st_uid));
     }
     let mode = stat.st_mode & 0o7777;
-    (mode & 0o002 != 0).then(|| format!("{shown} can be written by everybody (mode {mode:03o})"))
+    (mode & 0o002 != 0).then(|| format!("{shown} is writable by every user (mode {mode:03o})"))
 }
 
 impl Target {
-    /// Is it this image, by whatever name, or a device over it? False if the image cannot be opened: that has an error of its own.
+    /// Returns true if it is this image under any name, or a device over it. Returns false if the image
+    /// cannot be opened: that error is reported elsewhere.
     pub fn has_bytes_of(&self, image: &Path) -> bool {
         File::open(image).is_ok_and(|image| have_bytes_in_common(image, &self.locked_file))
     }
 
-    /// Nothing finds what was there any more. For the moment when all else has been checked.
+    /// Makes the old content unrecognisable. Call it after all other checks.
     pub fn clear(&self) -> Result<()> {
-        // Of a file nothing stays anyway.
+        // A file is overwritten as a whole anyway.
         if !self.locked_file.is_file() {
             self.locked_file.wipe(&self.content)?;
         }
@@ -91,31 +93,31 @@ impl Target {
     }
 }
 
-/// What the media crate calls a node log of ours.
+/// The media crate's name for a node log.
 const NODE_LOG: &str = "a heddle node log";
 
 impl Target {
-    /// Is it a file that was there, without a byte in it?
+    /// Returns true if it is an existing file without a byte.
     pub fn is_empty_file(&self) -> bool {
         self.locked_file.is_file() && !self.locked_file.is_new() && self.locked_file.stat().st_size == 0
     }
 
-    /// Does what is there not count?
+    /// Returns true if the present content is to be ignored.
     pub fn is_forced(&self) -> bool {
         self.forced
     }
 
-    /// Is there one of ours, and nothing else?
+    /// Returns true if it holds a node log and nothing else.
     pub fn is_node_log(&self) -> bool {
         let alone = |found: &[Signature]| found.iter().all(|signature| signature.kind == NODE_LOG);
         !self.forced && matches!(&self.content, Content::Known(found) if alone(found))
     }
 }
 
-/// The node log that lies there. `remedy` says how to go on without it.
+/// Takes an existing node log. `remedy` names the way without it.
 ///
 /// # Errors
-/// There is none, with what is there.
+/// There is no node log; the text names the present content.
 pub fn present_node_log(path: &Path, remedy: &str) -> Result<Target> {
     let locked_file = LockedFile::new(path).map_err(|error| crate::open_error::explain(path, error))?;
     let content = if locked_file.is_new() { Content::Blank } else { locked_file.content()? };
@@ -124,7 +126,7 @@ pub fn present_node_log(path: &Path, remedy: &str) -> Result<Target> {
         true => Ok(target),
         false => {
             bail!(
-                "{} holds no node log, but {}: name that of the last mount. {remedy}",
+                "{} holds no node log, but {}: give the node log of the last mount. {remedy}",
                 path.display(),
                 target.content
             )
@@ -132,14 +134,14 @@ pub fn present_node_log(path: &Path, remedy: &str) -> Result<Target> {
     }
 }
 
-/// What is to become a node log: it may be there already, or be made where nothing but zeros is. One that is forced is made anew.
+/// Takes the place of a node log, an existing one or a new one over zeros. With force the log is made new.
 pub fn node_log_target(path: &Path, force: Force) -> Result<Target> {
     let locked_file = LockedFile::new(path).map_err(|error| crate::open_error::explain(path, error))?;
     let content = if locked_file.is_new() { Content::Blank } else { locked_file.content()? };
     let target = Target { locked_file, content, forced: force == Force::Yes };
     let is_free = match target.locked_file.is_new() {
         true => true,
-        // It may hold something between its ends.
+        // It may hold something between its two ends.
         false => {
             let bar = Bar::of_bytes("looking");
             let progress = |done, total| bar.at(done, total);
@@ -159,7 +161,7 @@ pub fn node_log_target(path: &Path, force: Force) -> Result<Target> {
             if target.content == Content::Blank { &Content::Unknown } else { &target.content }
         ),
         Force::Yes if !is_free => {
-            talk(&format!("heddle: {shown} holds {}: a node log is made over it", target.content));
+            talk(&format!("heddle: {shown} holds {}: a node log overwrites it", target.content));
             Ok(target)
         }
         _ => Ok(target),

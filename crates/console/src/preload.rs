@@ -1,11 +1,11 @@
-//! Where the bypass library lies.
+//! The place of the bypass library.
 
 use anyhow::{Context, Result, anyhow};
 use std::path::{Path, PathBuf};
 
 const LIBRARY: &str = "libheddle_preload.so";
 
-/// Where the library is: beside this program, or where a package puts it.
+/// The path of the library: beside this program, or where a package puts it.
 pub fn library() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("HEDDLE_PRELOAD").filter(|named| !named.is_empty()) {
         return PathBuf::from(&named)

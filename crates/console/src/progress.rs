@@ -1,4 +1,4 @@
-//! Progress of work: a bar on a terminal. Elsewhere [`DelayedBar`] prints lines, and [`Bar`] prints no progress.
+//! Progress: bars on a terminal; elsewhere lines, for long steps only.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 pub struct Bar(ProgressBar);
 
 impl Bar {
-    /// A bar for bytes.
+    /// A bar that counts bytes.
     pub fn of_bytes(what: &'static str) -> Bar {
         Bar::new(what, "{msg} {wide_bar} {bytes}/{total_bytes}")
     }
 
-    /// A bar for things that are counted.
+    /// A bar that counts things.
     pub fn of_things(what: &'static str) -> Bar {
         Bar::new(what, "{msg} {wide_bar} {pos}/{len}")
     }
@@ -28,18 +28,18 @@ impl Bar {
         Bar(ProgressBar::new(0).with_style(style).with_message(what))
     }
 
-    /// Shows that `done` of `total` bytes or things are done.
+    /// Shows that `done` of `total` is done.
     pub fn at(&self, done: u64, total: u64) {
         self.0.set_length(total);
         self.0.set_position(done);
     }
 
-    /// Changes the text beside the bar, which says what is being done.
+    /// Shows the present step.
     pub fn say(&self, what: String) {
         self.0.set_message(what);
     }
 
-    /// Prints a line above the bar, or a plain line if no bar is shown.
+    /// Prints a line above the bar or, without a bar, a plain line.
     pub fn line(&self, text: &str) {
         if self.0.is_hidden() {
             crate::output::talk(text);
@@ -55,12 +55,12 @@ impl Drop for Bar {
     }
 }
 
-/// Work that ends within this time shows no progress.
+/// A step that ends within this time shows nothing.
 const SOON: Duration = Duration::from_secs(1);
-/// Interval of the lines that are printed if stderr is no terminal.
+/// Without a terminal, the time between two lines of progress.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Progress of work that is usually short: nothing is shown in its first second.
+/// Progress of steps that are usually short: it shows nothing in the first second.
 pub struct DelayedBar {
     what: &'static str,
     began: Instant,
@@ -69,12 +69,12 @@ pub struct DelayedBar {
 }
 
 impl DelayedBar {
-    /// Progress of work that begins now.
+    /// Starts the clock.
     pub fn new(what: &'static str) -> DelayedBar {
         DelayedBar { what, began: Instant::now(), bar: OnceLock::new(), lines: AtomicU64::new(0) }
     }
 
-    /// Reports that `done` of `total` are done; `things` says what is counted.
+    /// Shows that `done` of `total` things are done.
     pub fn at(&self, things: &str, done: u64, total: u64) {
         let Some(late) = self.began.elapsed().checked_sub(SOON) else { return };
         let bar = self.bar.get_or_init(|| Bar::of_things(self.what));
@@ -83,7 +83,7 @@ impl DelayedBar {
             return bar.at(done, total);
         }
         let line = late.as_secs() / LINE_EVERY.as_secs() + 1;
-        // ORDERING: Relaxed: it only selects the thread that prints this line.
+        // ORDERING: Relaxed: of several threads one prints the line; no other data depends on it.
         if self.lines.fetch_max(line, Relaxed) < line {
             crate::output::talk(&format!("{} {things}: {done} of {total}", self.what));
         }

@@ -1,4 +1,4 @@
-//! A command's own directory, gone when the command is: at its end, on an error, on Ctrl-C.
+//! A command's temporary directory. It is removed when the command ends, fails or is interrupted.
 
 mod left;
 
@@ -12,24 +12,25 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the kernel calls tmpfs.
+/// The magic number of tmpfs.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Free space that makes /dev/shm large enough for the images of `heddle demo`.
 const SHM_FREE_MIN: u64 = 400 << 20;
 const SHM: &str = "/dev/shm";
 
-/// A directory for one run.
+/// A temporary directory for one run.
 pub struct Scratch {
     dir: PathBuf,
     on_tmpfs: bool,
     mounts: Arc<Mutex<Vec<Unmounter>>>,
-    /// Locked for as long as the run goes on.
+    /// Locked while the run goes on.
     _lock: OwnedFd,
 }
 
 impl Scratch {
-    /// Makes it, on tmpfs where there is enough of that, and sees to it that signals clean up. What killed commands have left is removed.
+    /// Makes the directory, on tmpfs if that has enough space. Removes it on signals, and removes directories
+    /// of killed commands.
     pub fn new() -> Result<Scratch> {
         let (shm, elsewhere) = (PathBuf::from(SHM), std::env::temp_dir());
         left::remove_in(&shm);
@@ -56,17 +57,17 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Where.
+    /// The path of the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Does memory hold it?
+    /// Returns true if the directory lies in memory.
     pub fn is_on_tmpfs(&self) -> bool {
         self.on_tmpfs
     }
 
-    /// A mount below it, to be taken away should the command be interrupted.
+    /// Registers a mount below it, which is removed if the command is interrupted.
     pub fn has_mount(&self, mount: Unmounter) {
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner).push(mount);
     }
@@ -80,7 +81,7 @@ impl Drop for Scratch {
 
 fn clean(dir: &Path, mounts: &Mutex<Vec<Unmounter>>) {
     for mount in mounts.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-        // Gone already, in the best case.
+        // It is usually gone already.
         let _ = mount.detach();
     }
     if let Err(error) = fs::remove_dir_all(dir) {

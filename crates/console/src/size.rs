@@ -1,4 +1,4 @@
-//! Sizes as people write them: 4K, 4KiB, 4096, 1.5G.
+//! Sizes in user notation: 4K, 4KiB, 4096, 1.5G.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +26,7 @@ impl FromStr for Size {
         }
         let part: f64 = number.parse().map_err(|_| wrong())?;
         let bytes = part * factor as f64;
-        // Parts of a byte are a slip of the pen; 2^60 is beyond any machine.
+        // A fraction of a byte is a typing error; 2^60 is beyond any machine.
         if bytes.fract() == 0.0 && bytes < (1u64 << 60) as f64 {
             Ok(Size(bytes as u64))
         } else {

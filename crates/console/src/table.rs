@@ -1,8 +1,8 @@
-//! Tables for people: no lines, the first column to the left, the others to the right.
+//! Tables as text: no lines, the first column aligned left, the others right.
 
 use comfy_table::{CellAlignment, Table, presets};
 
-/// A header and its rows.
+/// A table of a header and rows.
 pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header).add_rows(rows);

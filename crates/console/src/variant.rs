@@ -1,4 +1,4 @@
-//! `--variant` and `--lock-mode` as clap reads them.
+//! Parsers for `--variant` and `--lock-mode`.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heddle_nvmfs::{LockMode, Variant};
@@ -21,33 +21,33 @@ impl System {
         }
     }
 
-    /// The one of this name.
+    /// The system of this name.
     pub fn from_name(name: &str) -> Option<System> {
         let f2fs = || heddle_f2fs::Variant::from_name(name).map(System::F2fs);
         Variant::from_name(name).map(System::Nvm).or_else(f2fs)
     }
 
-    /// All of them.
+    /// All systems.
     pub fn all() -> impl Iterator<Item = System> {
         Variant::ALL.map(System::Nvm).into_iter().chain(heddle_f2fs::Variant::ALL.map(System::F2fs))
     }
 }
 
-/// Reads the name of a system of either engine.
+/// A parser for the name of a system of either engine.
 pub fn system() -> impl TypedValueParser<Value = System> {
-    // Only names of systems pass the first parser.
+    // The first parser admits only names of systems.
     PossibleValuesParser::new(System::all().map(System::name))
         .map(|name| System::from_name(&name).unwrap_or(System::Nvm(Variant::Heddle)))
 }
 
-/// Reads the name of a variant of the NVM engine.
+/// A parser for the name of a variant of the NVM engine.
 pub fn parser() -> impl TypedValueParser<Value = Variant> {
-    // Only names of variants pass the first parser.
+    // The first parser admits only names of variants.
     PossibleValuesParser::new(Variant::ALL.map(Variant::name))
         .map(|name| Variant::from_name(&name).unwrap_or(Variant::Heddle))
 }
 
-/// Reads `paper` or `default`.
+/// Parses `paper` or `default`.
 pub fn lock_mode(text: &str) -> Result<LockMode, String> {
     match text {
         "paper" => Ok(LockMode::Paper),

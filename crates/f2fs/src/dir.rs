@@ -244,9 +244,7 @@ impl Media {
             return Ok(());
         }
         let above = self.look_up(inode, b"..")?;
-        above
-            .map(drop)
-            .ok_or_else(|| Error::Corrupt(format!("directory {} does not say where it is", inode.nid.0)))
+        above.map(drop).ok_or_else(|| Error::Corrupt(format!("directory {} has no entry '..'", inode.nid.0)))
     }
 
     /// The position of a name's entry on the media, and its meaning.
@@ -278,7 +276,8 @@ impl Media {
 
     /// Calls `emit` with the entries from a place on, including `.` and `..`, until it returns true.
     ///
-    /// # Errors After all readable entries: an inconsistent or unreadable one.
+    /// # Errors
+    /// After all readable entries: an inconsistent or unreadable one.
     pub(crate) fn list(
         &self,
         dir: &Inode,

@@ -31,7 +31,7 @@ pub enum OpenError {
         image: PathBuf,
     },
     /// Not F2FS, or both superblocks are destroyed.
-    #[error("{} is no F2FS image, or a damaged one: {why}. If it was one, mend it with: fsck.f2fs", image.display())]
+    #[error("{} is not an F2FS image, or a damaged one: {why}. If it is one, repair it with: fsck.f2fs", image.display())]
     NotF2fs {
         /// The image.
         image: PathBuf,
@@ -39,7 +39,7 @@ pub enum OpenError {
         why: String,
     },
     /// It is F2FS, but inconsistent.
-    #[error("{} is damaged: {what}. Look at it with: heddle fsck {}", image.display(), image.display())]
+    #[error("{} is damaged: {what}. Check it with: heddle fsck {}", image.display(), image.display())]
     Damaged {
         /// The image.
         image: PathBuf,
@@ -91,7 +91,7 @@ pub enum OpenError {
         why: String,
     },
     /// It uses features of F2FS that this engine does not support.
-    #[error("{} has what this engine does not read: {what}", image.display())]
+    #[error("{} uses a feature that this engine does not support: {what}", image.display())]
     Unsupported {
         /// The image.
         image: PathBuf,

@@ -29,7 +29,8 @@ pub(crate) fn ino_of(nid: Nid) -> Ino {
 
 /// The number on the media.
 ///
-/// # Errors [`Error::Stale`] for a number that no file can have.
+/// # Errors
+/// [`Error::Stale`] for a number that no file can have.
 pub(crate) fn nid_of(ino: Ino) -> Result<Nid> {
     match ino {
         Ino::ROOT => Ok(ROOT),
@@ -78,7 +79,7 @@ impl Inode {
         let nid = Nid(block.footer.ino.get());
         let wrong = |what: String| Err(Error::Corrupt(format!("inode {}: {what}", nid.0)));
         let Some(kind) = kind_of(block.mode.get()) else {
-            return wrong(format!("mode {:o} is of no kind of file", block.mode));
+            return wrong(format!("mode {:o} has no valid file type", block.mode));
         };
         let size_bytes = block.size_bytes.get();
         if size_bytes > OFFSET_MAX_BYTES {

@@ -134,7 +134,8 @@ impl Nat {
 
     /// Reserves free numbers for a change. Returns them with their entries.
     ///
-    /// # Errors [`Error::NoInodes`] if there are too few.
+    /// # Errors
+    /// [`Error::NoInodes`] if there are too few.
     pub(crate) fn set_aside(&self, device: &Device, count: usize) -> Result<Vec<(Nid, NatEntry)>> {
         let mut state = self.state_mut();
         let mut found = Vec::new();
@@ -192,7 +193,10 @@ impl Nat {
         let mut state = self.state_mut();
         let old = self.entry(&state, device, nid)?;
         if old.addr.get() != 0 || nid.0 < FIRST_NID || state.freed.contains(&nid) {
-            return Err(Error::Corrupt(format!("inode {} was fsynced as a new one, and is not free", nid.0)));
+            return Err(Error::Corrupt(format!(
+                "inode {} was fsynced as a new inode, but its number is in use",
+                nid.0
+            )));
         }
         state.changes.insert(nid, NatEntry { ino: U32::new(nid.0), addr: U32::new(BlockAddr::NEW.0), ..old });
         Ok(())

@@ -246,7 +246,7 @@ pub(crate) fn geometry(found: &Superblock, device_blocks: u64) -> Result<Geometr
         && geometry.segments_per_section > 0
         && u64::from(geometry.segments_per_section) * u64::from(found.sections.get()) == main;
     if !sizes_fit {
-        return Err("the sizes of its areas do not go together".into());
+        return Err("the sizes of its areas do not match".into());
     }
     Ok(geometry)
 }

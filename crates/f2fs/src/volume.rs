@@ -135,13 +135,13 @@ impl F2fs {
         let (mut fs, chain, found) = F2fs::open_with(path, Access::Write, variant, beside)?;
         if !found.is_empty() && !chain.0.is_empty() {
             return refused(
-                "it has what was fsynced, and so has the image itself, which was used without it since. To give up what only the log \
+                "both it and the image have fsyncs of their own: the image was used without it. To lose the fsyncs that only the log \
                  has: heddle mount -o discard-nvm".into(),
             );
         }
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
-        fs.take_in_log(&found).map_err(|error| damaged(format!("what its node log has: {error}")))?;
-        check_root(&fs.media).map_err(|what| damaged(format!("what its node log has: {what}")))?;
+        fs.take_in_log(&found).map_err(|error| damaged(format!("its node log: {error}")))?;
+        check_root(&fs.media).map_err(|what| damaged(format!("its node log: {what}")))?;
         let orphans: Vec<Nid> = fs.ledger().orphans.iter().copied().collect();
         for nid in orphans {
             // An inode with a record in the log has got a name, or was freed.
@@ -167,17 +167,17 @@ impl F2fs {
                 log.end_records();
             }
             fs.settle_log().map_err(|error| damaged(error.to_string()))?;
-            fs.fold(false).map_err(|error| damaged(format!("what its node log has: {error}")))?;
+            fs.fold(false).map_err(|error| damaged(format!("its node log: {error}")))?;
         }
         fs.roll_forward(&chain).map_err(|error| match error {
             Error::NoSpace => OpenError::Unsupported {
                 image: path.into(),
                 what: format!(
-                    "{} files that were fsynced after its last checkpoint, and no space to take them in: add -o ro",
+                    "{} files fsynced after its last checkpoint, and no space to recover them: add -o ro",
                     fs.fsynced_inodes
                 ),
             },
-            error => damaged(format!("what was fsynced after its last checkpoint: {error}")),
+            error => damaged(format!("the fsyncs after its last checkpoint: {error}")),
         })?;
         // From here on the image is not refused any more: discarded records may be overwritten.
         make_room().map_err(|what| OpenError::NodeLog { image: path.into(), what })?;
@@ -376,9 +376,11 @@ fn check_root(media: &Media) -> Result<(), String> {
 fn check_nameless(media: &Media, nid: Nid) -> Result<Inode, String> {
     match media.inode(nid) {
         Ok(inode) if inode.block().links.get() == 0 => Ok(inode),
-        Ok(inode) => {
-            Err(format!("inode {} is said to have no name, and has {}", nid.0, inode.block().links.get()))
-        }
+        Ok(inode) => Err(format!(
+            "inode {} is listed as an orphan, but its link count is {}",
+            nid.0,
+            inode.block().links.get()
+        )),
         Err(error) => Err(format!("inode {}, which has no name: {error}", nid.0)),
     }
 }

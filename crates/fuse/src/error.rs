@@ -79,7 +79,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A mount of an image that was opened for reading cannot become writable.
-    #[error("cannot remount {} for writing: its image was opened for reading alone. Unmount it, and mount it without ro", .dir.display())]
+    #[error("cannot remount {} for writing: its image was opened only for reading. Unmount it, and mount it without ro", .dir.display())]
     ImageReadOnly {
         /// The mount to change.
         dir: PathBuf,
@@ -93,7 +93,7 @@ pub enum Error {
         by: String,
     },
     /// A dead mount of another image is there: its process has died.
-    #[error("cannot mount at {}: the mount of {source_name} is there, whose process has died. Take it away with: heddle umount {}", .dir.display(), .dir.display())]
+    #[error("cannot mount at {}: a dead mount of {source_name} is there: its process has died. Remove it with: heddle umount {}", .dir.display(), .dir.display())]
     DeadMount {
         /// The directory to mount at.
         dir: PathBuf,

@@ -205,7 +205,8 @@ impl Mounted {
     /// Waits until it is unmounted, or until [`Unmounter::leave`] was called and no file is open. When this
     /// returns, the mount does not use the engine any more.
     ///
-    /// # Errors [`Error::Session`]; [`Error::Unmount`] if it could not be made to end: then it is still
+    /// # Errors
+    /// [`Error::Session`]; [`Error::Unmount`] if it could not be made to end: then it is still
     /// served.
     pub fn wait(mut self) -> Result<(), Error> {
         while let Ok(Event::Leave) = self.next_event(None) {

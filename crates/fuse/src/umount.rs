@@ -243,7 +243,7 @@ fn other_places(device: (u32, u32)) -> Vec<String> {
         }
         places.extend(mounts::of_namespace(pid).iter().filter(|mount| mount.device == device).map(|mount| {
             let holder = Holder::of(pid);
-            format!("the mount namespace of process {holder} has it at {}", shown(&mount.dir))
+            format!("process {holder} has it in its mount namespace at {}", shown(&mount.dir))
         }));
     }
     places

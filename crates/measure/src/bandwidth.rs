@@ -13,11 +13,11 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Measure what memory can do at best: 64-byte stores past the cache, 64-byte loads, a private buffer a thread
+/// Measure the memory's best bandwidth: 64-byte stores past the cache and 64-byte loads, one private buffer per thread
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Numbers of threads [default: 1 to the CPUs there are, doubling]
+    /// Numbers of threads [default: 1, doubled up to the number of CPUs]
     #[arg(long, value_delimiter = ',', value_name = "N,…")]
     threads: Vec<usize>,
     /// Seconds of one repeat of one direction
@@ -26,7 +26,7 @@ pub struct Args {
     /// Repeats; the median counts
     #[arg(long, default_value_t = 3)]
     repeat: usize,
-    /// Private buffer of a thread [default: 300M, as in the SRL paper's Fig. 9]
+    /// Private buffer per thread [default: 300M, as in the SRL paper's Fig. 9]
     #[arg(long)]
     buffer: Option<Size>,
     /// Measure this device, or a new file, instead of plain memory

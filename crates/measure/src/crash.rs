@@ -13,9 +13,9 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Cut the power of a workload at every fence, and judge every image that could be left
+/// Cut the power of a workload at every fence, and check every image that could result
 ///
-/// The workload is a text file, one operation a line (docs/crash.md). It runs in memory, on a simulated image. At every fence, and
+/// The workload is a text file with one operation per line (docs/crash.md). It runs in memory, on a simulated image. At every fence, and
 /// whenever an operation has returned, the command forms the images that a power cut could leave. It recovers and reads each, and
 /// compares it with the state before and after the operation. Then it uses the image, empties it and recovers it again.
 #[derive(clap::Args)]
@@ -27,26 +27,26 @@ pub struct Args {
     /// The system under test
     #[arg(long, value_parser = heddle_console::variant::parser(), default_value = "heddle")]
     variant: Variant,
-    /// The power cut: ordered (x86 with ADR), pessimistic (words of a line apart too), eadr (caches survive); process: no power
-    /// cut, the process dies and its memory stays (durability=process)
+    /// The power cut: ordered (x86 with ADR), pessimistic (words of a cache line may be lost separately), eadr (caches survive). process:
+    /// no power cut, the process dies and its memory stays (durability=process)
     #[arg(long, default_value = "ordered")]
     model: Model,
-    /// Chooses the random images
+    /// Seed of the random choice of images
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Images a cut that are chosen in order: all of them if there are no more than this, else those with one or two stores missing
+    /// Images per cut chosen in order: all if there are no more than this, else those with one or two stores missing
     #[arg(long, default_value_t = 1024, value_name = "N")]
     images: usize,
-    /// Images a cut that are chosen at random besides
+    /// Further images per cut, chosen at random
     #[arg(long, default_value_t = 64, value_name = "N")]
     random: usize,
-    /// Write the images that were judged, and manifest.json, to this directory
+    /// Write the checked images, and manifest.json, to this directory
     #[arg(long, value_name = "DIR")]
     emit: Option<PathBuf>,
-    /// Images that are written at most; those that fail are always written
+    /// Most images to write; those that fail are always written
     #[arg(long, default_value_t = 2000, value_name = "N", requires = "emit")]
     emit_max: usize,
-    /// Judge one image alone, as a failure names it: STEP.FENCE:STORES (fence 0: after the return)
+    /// Check only the image that a failure names: STEP.FENCE:STORES (fence 0: after the return)
     #[arg(long, value_name = "WHERE")]
     at: Option<String>,
     /// As JSON, to a file or to stdout (-)
@@ -59,7 +59,7 @@ Examples:
   printf 'create /a\\nwrite /a 0 5000\\nrename /a /b\\n' > w.txt
   heddle crash --workload w.txt
   heddle crash --variant nova --workload w.txt --seed 7 --json -
-  heddle crash --workload w.txt --emit /dev/shm/images      # to mount each image and judge for yourself
+  heddle crash --workload w.txt --emit /dev/shm/images      # to mount each image and look yourself
 
 Exit codes: 0 no image failed, 1 an image failed, 2 the command line or the workload was wrong.";
 

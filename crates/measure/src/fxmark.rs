@@ -51,7 +51,7 @@ pub struct Args {
     /// Runs of each cell, interleaved; the median counts
     #[arg(long, default_value_t = 3)]
     repeat: u32,
-    /// Take a run of several workers again, at most so often, if a cache line took long from one of their CPUs to another (the JSON and
+    /// Repeat a run of several workers, at most so often, if a cache line took long from one of their CPUs to another (the JSON and
     /// the CSV have that time in ns as `line_crossing_ns`)
     #[arg(long, value_name = "N", default_value_t = 4)]
     retakes: u32,
@@ -64,7 +64,7 @@ pub struct Args {
     /// A page with bars, to a file or to stdout (-)
     #[arg(long, value_name = "FILE|-")]
     html: Option<Sink>,
-    /// The loops of the original program, with all that distorts its figures; --list says what
+    /// Run the loops of the original program, with all that distorts its figures (see --list)
     #[arg(long)]
     faithful: bool,
     /// Explain each workload, and what --faithful changes
@@ -76,13 +76,13 @@ pub struct Args {
     /// How the workers' blocks lie in the shared file: neighbours (4K), or in parts of their own (8M)
     #[arg(long, default_value = "8M", value_parser = stride)]
     stride: Stride,
-    /// Which block of its own a worker takes: always the same, or a random one of its set
+    /// The block that a worker takes: always the same, or a random one of its set
     #[arg(long, default_value = "fixed", value_parser = access)]
     access: Access,
-    /// Bytes of a call of DRBL and DWOL, a power of two
+    /// Bytes per call of DRBL and DWOL, a power of two
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     call: Size,
-    /// Size of the shared file [default: 8M a worker]
+    /// Size of the shared file [default: 8M per worker]
     #[arg(long)]
     file_size: Option<Size>,
     /// Segment of the papers' range locks; with several sizes, each such target is measured with each (NAME@64K)
@@ -91,11 +91,11 @@ pub struct Args {
     /// The papers' locks as published (paper), or with sleeping waiters and writers that age (default)
     #[arg(long, default_value = "default", value_parser = heddle_console::variant::lock_mode)]
     lock_mode: LockMode,
-    /// A write to an engine that returned survives: process (the death of any process, as on tmpfs), or power (a power cut too, if
+    /// What a write survives after it returned: process (the death of any process, as on tmpfs), or power (a power cut too, if
     /// the memory were persistent, as in the papers)
     #[arg(long, value_name = "process|power", default_value_t = Durability::Process)]
     durability: Durability,
-    /// Empty files a worker of the metadata workloads has
+    /// Empty files per worker of the metadata workloads
     #[arg(long, default_value_t = 8192)]
     files: u32,
 }

@@ -16,7 +16,7 @@ use heddle_nvmfs::LockMode;
 use heddle_range_lock::Geometry;
 use serde::Serialize;
 
-/// Measure the range locks: how long each takes to get, its memory, the fences of a write
+/// Measure the range locks: time to acquire, memory, and fences per write
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -23,19 +23,19 @@ use std::time::Instant;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Files of a page each, in the image of many files
+    /// Files of one page each, in the image with many files
     #[arg(long, default_value_t = 100_000)]
     files: u64,
-    /// Size of the file in the images of one large file, which need as much memory
+    /// Size of the file in the images with one large file; they need as much memory
     #[arg(long, default_value = "8G")]
     file_size: Size,
-    /// As which systems the images are made
+    /// Systems of the images
     #[arg(long, value_parser = heddle_console::variant::parser(), value_delimiter = ',', default_value = "heddle")]
     variant: Vec<Variant>,
     /// Mounts of each kind; the median counts
     #[arg(long, default_value_t = 5)]
     repeat: usize,
-    /// Where the images are made, one after the other; a file system in memory
+    /// Directory for the images, one at a time; it must lie in memory
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
     /// As JSON, to a file or to stdout (-)

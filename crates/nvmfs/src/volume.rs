@@ -414,7 +414,8 @@ fn arena(bytes: usize) -> std::result::Result<Arena, heddle_arena::MapError> {
 
 /// Mounts a region: reads it, recovers, and starts using it.
 ///
-/// # Errors One variant of [`VolumeError`] for each cause. The region is unchanged then, with one exception:
+/// # Errors
+/// One variant of [`VolumeError`] for each cause. The region is unchanged then, with one exception:
 /// the image is too full for the record that a rename owed a directory.
 pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let path = place(&region);
@@ -518,7 +519,8 @@ impl Volume {
 
     /// Unmounts: frees inodes without a name, even if they are open, and marks the image clean.
     ///
-    /// # Errors [`VolumeError::Region`]: some data may not have reached the media; the image is not marked
+    /// # Errors
+    /// [`VolumeError::Region`]: some data may not have reached the media; the image is not marked
     /// clean.
     pub fn close(self) -> Result<()> {
         self.close_with(&|_| {})

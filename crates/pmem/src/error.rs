@@ -88,7 +88,7 @@ pub enum Error {
         max_bytes: u64,
     },
     /// A device that takes no writes, or a file of a file system that is mounted read-only.
-    #[error("{} is write-protected: it can be read alone (mount -o ro, fsck -n)", path.display())]
+    #[error("{} is write-protected: it can only be read (mount -o ro, fsck -n)", path.display())]
     WriteProtected {
         /// The file or device.
         path: PathBuf,

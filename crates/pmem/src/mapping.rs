@@ -95,7 +95,8 @@ impl Mapping {
 
     /// Unmaps it, once and early.
     ///
-    /// # Safety No thread uses it any more, and it is not dropped.
+    /// # Safety
+    /// No thread uses it any more, and it is not dropped.
     pub(crate) unsafe fn abandon(&self) {
         // SAFETY: the caller's promise.
         let _ = unsafe { munmap(self.base.cast(), self.len_bytes as usize) };

@@ -190,7 +190,8 @@ impl Region {
 
     /// Unmaps the region by system calls alone. For a signal handler, where nothing may be freed.
     ///
-    /// # Safety No thread uses the region any more, and it is never dropped.
+    /// # Safety
+    /// No thread uses the region any more, and it is never dropped.
     pub unsafe fn abandon(&self) {
         if let Some(guarded) = &self.guarded {
             guarded.forget();
@@ -279,7 +280,8 @@ impl Region {
     /// As [`Region::nt_write`], from a caller's memory, which may not be mapped. The bytes are one of the
     /// pieces of `whole_bytes` which are stored together; that length decides how they are stored.
     ///
-    /// # Errors [`BadBuffer`], in a process that handles faults with [`after_fault`](crate::after_fault);
+    /// # Errors
+    /// [`BadBuffer`], in a process that handles faults with [`after_fault`](crate::after_fault);
     /// otherwise the process gets the fault. The content of the range is undefined then.
     #[inline]
     #[cfg_attr(feature = "planted", track_caller)]
@@ -420,7 +422,8 @@ impl Region {
 
     /// As [`Region::read`], to a caller's memory, which may not be mapped.
     ///
-    /// # Errors [`BadBuffer`], in a process that handles faults with [`after_fault`](crate::after_fault);
+    /// # Errors
+    /// [`BadBuffer`], in a process that handles faults with [`after_fault`](crate::after_fault);
     /// otherwise the process gets the fault.
     #[inline]
     pub fn read_out(&self, at: Pos, into: &mut [u8]) -> Result<(), BadBuffer> {

@@ -69,7 +69,7 @@ impl FromStr for Model {
 
     fn from_str(text: &str) -> Result<Model, String> {
         let known = Model::ALL.into_iter().find(|model| model.name() == text);
-        known.ok_or_else(|| format!("'{text}' is no model: it is ordered, pessimistic, eadr or process"))
+        known.ok_or_else(|| format!("'{text}' is not a model: choose ordered, pessimistic, eadr or process"))
     }
 }
 

@@ -1,13 +1,15 @@
-//! Other names for the same bytes, under which another process could write: loop devices over a file, the parts of a device.
+//! Other names of the same bytes, through which another process could write: loop devices over a file,
+//! partitions of a device.
 //!
-//! A lock on a path's own inode does not stop a process that comes by another one. So a writer also takes, and keeps:
-//! the lock of each file under its device, found through loop devices, partitions and the device mapper; and each loop device over its file
-//! for itself alone, which the kernel refuses while a file system on it is mounted.
+//! A lock on a path's own inode does not stop a process that uses another name. So a writer also takes and
+//! keeps the lock of each file under its device, found through loop devices, partitions and the device
+//! mapper. It takes each loop device over its file exclusively, which the kernel refuses while a file system
+//! on that device is mounted.
 //!
-//! Limit  a loop device that is set up later over a file in use is not prevented by the kernel, and not seen.
+//! Limit  the kernel does not prevent a loop device that is set up later over a file in use, and this crate does not see it.
 //!
-//! Facts  `/sys/dev/block/MAJOR:MINOR` tells parts, slaves, and of a loop device its file's path, offset and size; LOOP_GET_STATUS64
-//!        tells device and inode of that file, whatever has its name now.
+//! Facts  `/sys/dev/block/MAJOR:MINOR` lists partitions, slaves, and for a loop device its file's path, offset and size;
+//!        LOOP_GET_STATUS64 gives device and inode of that file, whatever file has its name now.
 
 use crate::holder::holder;
 use rustix::fs::{
@@ -19,26 +21,27 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// More layers of devices than anybody builds.
+/// More layers of devices than occur in practice.
 const DEPTH_MAX: u32 = 16;
 
-/// What is to be done with the bytes.
+/// The intended use of the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClaimMode {
-    /// Beside other readers.
+    /// Shared with other readers.
     Read,
-    /// Alone.
+    /// Exclusive.
     Write,
 }
 
-/// Other names of the bytes, held until it is dropped.
+/// Other names of the bytes, held until this is dropped.
 #[derive(Debug, Default)]
 pub struct Claim {
     held: Vec<OwnedFd>,
 }
 
 impl Drop for Claim {
-    /// Gives the locks back by name: a child that another thread is just starting has copies of the descriptors.
+    /// Unlocks explicitly: a child that another thread is just starting has copies of the descriptors, which
+    /// would keep the locks.
     fn drop(&mut self) {
         for file in &self.held {
             let _ = flock(file, FlockOperation::Unlock);
@@ -46,11 +49,11 @@ impl Drop for Claim {
     }
 }
 
-/// A backing file of devices, by device and inode, and which of its bytes are meant.
+/// A file below all devices, by device and inode, and the range of its bytes.
 struct BackingFile {
     id: (u64, u64),
     range: std::ops::Range<u64>,
-    /// The loop devices on the way to it.
+    /// The loop devices between.
     through: Vec<u64>,
 }
 
@@ -60,7 +63,7 @@ impl BackingFile {
     }
 }
 
-/// The backing files of a file or device: it itself, or those that it lies over, by path.
+/// The files below a file or device, with their paths: it itself, or the files that it lies over.
 fn backing_files(own: &Stat) -> Vec<(BackingFile, Option<PathBuf>)> {
     match FileType::from_raw_mode(own.st_mode) {
         FileType::RegularFile => {
@@ -76,7 +79,7 @@ fn backing_files(own: &Stat) -> Vec<(BackingFile, Option<PathBuf>)> {
     }
 }
 
-/// Takes the other names of an open file or device. The error names the process that has one of them.
+/// Takes the other names of an open file or device. The error names the process that holds one of them.
 ///
 /// # Errors
 /// A sentence without its subject: "is in use by ..., through ...".
@@ -100,7 +103,8 @@ pub fn claim(file: impl AsFd, how: ClaimMode) -> Result<Claim, String> {
     Ok(Claim { held })
 }
 
-/// Do the two have bytes in common, whatever their names: one file, one device, or a device over a file?
+/// Returns true if the two have bytes in common under any names: the same file or device, or a device over a
+/// file.
 pub fn have_bytes_in_common(one: impl AsFd, other: impl AsFd) -> bool {
     let (Ok(one), Ok(other)) = (fstat(one), fstat(other)) else { return false };
     let is_device = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
@@ -110,7 +114,7 @@ pub fn have_bytes_in_common(one: impl AsFd, other: impl AsFd) -> bool {
         || backing_files(&one).iter().any(|(a, _)| others.iter().any(|(b, _)| a.overlaps(b.id, &b.range)))
 }
 
-/// What uses a file or device, as an error says it: a process that locked it, or a mount of it.
+/// The user of a file or device, for an error text: a process that locked it, or a mount of it.
 pub fn user_of(stat: &Stat) -> Option<String> {
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     if let Some(dir) = is_device.then(|| mounted_at(stat.st_rdev)).flatten() {
@@ -130,13 +134,14 @@ fn used(stat: Option<&Stat>, through: &str) -> String {
     format!("is in use by {by}, through {through}")
 }
 
-/// Locks a file below: all of it alone, or a part beside the holders of other parts.
+/// Locks a file below: the whole file exclusively, or a part, shared with holders of other parts.
 fn lock_below(backing: &BackingFile, path: &Path, how: ClaimMode) -> Result<Option<OwnedFd>, String> {
     let shown = path.display();
     let opened = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
     let file = opened.ok().filter(|file| fstat(file).is_ok_and(|s| (s.st_dev, s.st_ino) == backing.id));
     let Some(file) = file else {
-        // Its name is gone, or another's: nothing to hold, but the kernel's list of locks knows the inode.
+        // The file has lost its name, or another file has it: there is no file to lock, but the kernel's list
+        // of locks has its inode.
         return match crate::holder::holder_of(backing.id) {
             Some((pid, _)) => Err(format!("is in use by process {pid}, through {shown}")),
             None => Ok(None),
@@ -153,7 +158,7 @@ fn lock_below(backing: &BackingFile, path: &Path, how: ClaimMode) -> Result<Opti
     }
 }
 
-/// A loop device over the same bytes, for oneself alone.
+/// Takes a loop device over the same bytes exclusively.
 fn hold_above(device: &Loop, how: ClaimMode) -> Result<Option<OwnedFd>, String> {
     let path = format!("/dev/loop{}", minor_index(device));
     let alone = if how == ClaimMode::Write { OFlags::EXCL } else { OFlags::empty() };
@@ -168,11 +173,12 @@ fn hold_above(device: &Loop, how: ClaimMode) -> Result<Option<OwnedFd>, String> 
             _ => Ok(Some(file)),
         },
         Err(Errno::BUSY) => Err(used(stat(path.as_str()).ok().as_ref(), &path)),
-        // Without permission to open it, this process still sees that it is mounted.
+        // Without permission to open it, this process can still see that it is mounted.
         Err(_) if how == ClaimMode::Write => match mounted_at(device.number) {
-            Some(dir) => {
-                Err(format!("is in use by the system, which has {path} over it mounted at {}", dir.display()))
-            }
+            Some(dir) => Err(format!(
+                "is in use by the system, which has mounted {path}, a device over it, at {}",
+                dir.display()
+            )),
             None => Ok(None),
         },
         Err(_) => Ok(None),
@@ -182,7 +188,7 @@ fn hold_above(device: &Loop, how: ClaimMode) -> Result<Option<OwnedFd>, String> 
 /// A loop device that has a file.
 struct Loop {
     number: u64,
-    /// By the kernel's word, and by what has that name now.
+    /// The file's identity as the kernel tells it, and that of the file which has its name now.
     ids: Vec<(u64, u64)>,
     range: std::ops::Range<u64>,
 }
@@ -194,7 +200,7 @@ impl Loop {
 }
 
 fn minor_index(device: &Loop) -> String {
-    // The name in sysfs is that of the node.
+    // The name in sysfs is the name of the device node.
     let name = read_to_string(sys(device.number).join("uevent")).unwrap_or_default();
     let name = name.lines().find_map(|line| line.strip_prefix("DEVNAME=loop")).map(str::to_owned);
     name.unwrap_or_else(|| minor(device.number).to_string())
@@ -221,7 +227,7 @@ fn loops() -> Vec<Loop> {
     names.filter_map(|entry| loop_at(&entry.path()).map(|(device, _)| device)).collect()
 }
 
-/// The loop device in this folder of sysfs, and the path of its file.
+/// The loop device of this sysfs directory, and the path of its file.
 fn loop_at(folder: &Path) -> Option<(Loop, PathBuf)> {
     let path = std::fs::read(folder.join("loop/backing_file")).ok()?;
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)));
@@ -237,7 +243,7 @@ fn loop_at(folder: &Path) -> Option<(Loop, PathBuf)> {
 /// Device and inode of a loop device's file, from the kernel.
 fn status(node: &str) -> Option<(u64, u64)> {
     const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
-    /// `struct loop_info64` is 232 bytes; its first two words are what is wanted.
+    /// `struct loop_info64` has 232 bytes; only its first two words are used.
     #[repr(C, align(8))]
     struct Info([u64; 32]);
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -245,13 +251,14 @@ fn status(node: &str) -> Option<(u64, u64)> {
     let mut info = Info([0; 32]);
     // SAFETY: an open descriptor; the kernel writes 232 bytes into a live local of 256.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), LOOP_GET_STATUS64 as _, &raw mut info) };
-    // As the kernel packs it: twelve bits of the major number between the low eight and the high ones of the minor.
+    // The kernel's encoding: twelve bits of the major number lie between the low eight and the high bits of
+    // the minor.
     let device = info.0[0];
     let (major, minor) = ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xfff00));
     (done == 0).then(|| (makedev(major as u32, minor as u32), info.0[1]))
 }
 
-/// The backing files of a device, and their paths.
+/// Collects the files below a device, with their paths.
 fn below(
     device: u64,
     range: std::ops::Range<u64>,
@@ -272,7 +279,7 @@ fn below(
             (BackingFile { id: *id, range: range.clone(), through: through.clone() }, path.clone())
         }));
     } else if folder.join("partition").exists() {
-        // Sectors of 512 bytes, whatever those of the device are.
+        // Sectors of 512 bytes, whatever the device's sector size.
         let (start, size) = (number_in(folder.join("start")) * 512, number_in(folder.join("size")) * 512);
         let above = folder.canonicalize().ok().and_then(|path| path.parent().map(Path::to_path_buf));
         if let Some(whole) = above.and_then(|path| device_in(path.join("dev"))) {
@@ -281,7 +288,7 @@ fn below(
     }
     for slave in read_dir(folder.join("slaves")).into_iter().flatten().flatten() {
         if let Some(slave) = device_in(slave.path().join("dev")) {
-            // Which part of it is not told: some.
+            // The kernel does not tell which part of it is used: assume any part.
             below(slave, 0..u64::MAX - 1, through, found, depth + 1);
         }
     }
@@ -292,7 +299,7 @@ fn loop_named(folder: &Path) -> Option<(Loop, PathBuf)> {
     loop_at(&folder.canonicalize().ok()?)
 }
 
-/// Where the system has a device mounted, as far as this process can see.
+/// The mount point of a device, as far as this process can see.
 fn mounted_at(device: u64) -> Option<PathBuf> {
     let magic_numbers = std::fs::read("/proc/self/mountinfo").ok()?;
     let id = format!("{}:{}", major(device), minor(device));

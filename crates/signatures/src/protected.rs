@@ -1,11 +1,11 @@
-//! What takes no writes although its permissions allow them.
+//! Write-protected media, although their permissions allow writing.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, major, minor, openat, stat};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// Is it a block device that takes no writes, or a file of a file system that is mounted read-only? The kernel opens such a device for
-/// writing, and refuses each write.
+/// Returns true for a write-protected block device, and for a file on a file system that is mounted
+/// read-only. The kernel opens such a device for writing and refuses each write.
 pub fn is_write_protected(path: &Path) -> bool {
     let Ok(stat) = stat(path) else { return false };
     match FileType::from_raw_mode(stat.st_mode) {

@@ -203,7 +203,7 @@ pub const BREACHES: &[Breach] = &[
     on(F2fs, "Work that leaves as much", "f2fs:BlocksLost",
         "f2fs/writing", "a_small_image_is_overwritten_many_times_and_cleaned", "no space left"),
     on(F2fs, "A file that is no image", "f2fs:MagicUnasked",
-        "f2fs/images", "what_is_no_image_is_refused_with_words", "has what this engine does not read"),
+        "f2fs/images", "what_is_no_image_is_refused_with_words", "uses a feature that this engine does not support"),
     on(F2fs, "A file that is no image", "f2fs:AnyLogTaken",
         "f2fs/node_log", "damage::a_log_that_does_not_belong_is_refused", "not refused: another image"),
     on(F2fs, "Damage of metadata never", "f2fs:DamageEndsAll",

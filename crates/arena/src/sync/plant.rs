@@ -113,7 +113,8 @@ impl Plant {
 
     /// Runs the test with the fault, and with more environment variables. Returns true if the test failed.
     ///
-    /// # Panics If the test never reaches the fault.
+    /// # Panics
+    /// If the test never reaches the fault.
     pub fn is_seen(&self, variables: &[(&str, &str)]) -> bool {
         let place = format!("{}:{}:{}", self.file, self.line(), self.fault);
         let program = std::env::current_exe().expect("a test knows its own program");

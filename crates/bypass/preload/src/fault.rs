@@ -24,7 +24,8 @@ pub fn readable(at: *const c_void, len: usize) -> bool {
 
 /// A copy of a value in the program's memory; `None`: it is not mapped.
 ///
-/// # Safety `T` consists of numbers and pointers.
+/// # Safety
+/// `T` consists of numbers and pointers.
 pub unsafe fn load<T: Copy>(at: *const T) -> Option<T> {
     let mut copy = MaybeUninit::<T>::uninit();
     // SAFETY: the target has room; a fault ends the copy.

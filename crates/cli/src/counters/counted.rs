@@ -1,6 +1,6 @@
-//! Counting for engines that do not count: each call of a front end, by kind, its bytes, and the time of one in 64.
+//! Statistics for engines without counters: calls by kind, their bytes, and the time of one call in 64.
 //!
-//! State       words in shards, one a thread for the first sixteen, so that counting shares no line between few threads.
+//! State       words in shards, one shard per thread for the first sixteen threads: few threads share no cache line here.
 
 use heddle_nvmfs::counters::{
     Counters, Gauges, KINDS, Kind, SAMPLED_EVERY, SPANS, Spans, Totals, WORDS, span_of,
@@ -34,12 +34,12 @@ impl Default for Shard {
 /// An engine whose calls are counted.
 pub struct Counted {
     fs: Arc<dyn FileSystem>,
-    /// Does it change nothing any more?
+    /// True once the engine refuses all changes.
     has_failed: Box<dyn Fn() -> bool + Send + Sync>,
     shards: Box<[Shard]>,
 }
 
-// ORDERING: Relaxed throughout: each word is read by itself.
+// ORDERING: Relaxed throughout: each word is read independently.
 impl Counted {
     pub fn new(fs: Arc<dyn FileSystem>, has_failed: impl Fn() -> bool + Send + Sync + 'static) -> Counted {
         let shards = (0..SHARDS).map(|_| Shard::default()).collect();
@@ -49,7 +49,7 @@ impl Counted {
     fn shard(&self) -> &Shard {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
-            // ORDERING: Relaxed, only a number is wanted.
+            // ORDERING: Relaxed, any unique number does.
             static MINE: usize = NEXT.fetch_add(1, Relaxed) % SHARDS;
         }
         &self.shards[MINE.with(|mine| *mine)]
@@ -71,7 +71,7 @@ impl Counted {
         done
     }
 
-    /// A call that moves as many bytes as it says.
+    /// A call that returns the number of bytes moved.
     fn moved(&self, kind: Kind, call: impl FnOnce() -> Result<usize>) -> Result<usize> {
         let done = self.count(kind, call);
         if let Ok(bytes) = &done {
@@ -81,7 +81,7 @@ impl Counted {
         done
     }
 
-    /// Takes a reading.
+    /// Takes a sample.
     pub fn reading(&self) -> Counters {
         let mut totals = Totals::default();
         let mut spans: Box<Spans> = Box::new([[0; SPANS]; KINDS]);
@@ -105,7 +105,7 @@ impl Counted {
             attached: 0,
             settled: 0,
             damaged: (self.has_failed)().into(),
-            // No promise of a write: an fsync makes one.
+            // Writes promise nothing: an fsync does.
             durability: 0,
             huge_bytes: u64::MAX,
         };

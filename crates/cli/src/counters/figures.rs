@@ -1,4 +1,4 @@
-//! Readings as figures: rates and times of a stretch of time, as text and as JSON.
+//! Samples as figures: rates and times of an interval, as text and as JSON.
 
 use crate::large_pages;
 use heddle_console::size::Size;
@@ -8,17 +8,17 @@ use heddle_pmem::Durability;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What came in a stretch of time.
+/// The activity in an interval.
 pub struct Stretch<'a> {
-    /// Its end.
+    /// The sample at its end.
     pub now: &'a Counters,
-    /// What came in it.
+    /// Sums over the interval.
     pub totals: Totals,
-    /// Timed calls of it.
+    /// Timed calls of the interval.
     pub spans: Box<Spans>,
     /// Clients, the busiest first.
     pub clients: Vec<Share>,
-    /// Its length; none since the mount.
+    /// Its length; `None` for the time since the mount.
     pub secs: Option<f64>,
 }
 
@@ -31,7 +31,7 @@ pub struct Share {
 }
 
 impl<'a> Stretch<'a> {
-    /// Everything until `now`.
+    /// All activity until `now`.
     pub fn until(now: &'a Counters) -> Stretch<'a> {
         let share = |pid, threads, totals| Share { pid, name: super::program(pid), threads, totals };
         let clients = now.clients.iter().map(|c| share(c.pid, c.threads, c.totals)).collect();
@@ -40,7 +40,7 @@ impl<'a> Stretch<'a> {
         stretch
     }
 
-    /// What came since `then`.
+    /// The activity since `then`.
     pub fn between(then: &Counters, now: &'a Counters) -> Stretch<'a> {
         let mut stretch = Stretch::until(now);
         stretch.totals = now.totals.since(&then.totals);
@@ -62,12 +62,12 @@ impl<'a> Stretch<'a> {
         self.clients.sort_by_key(|share| (std::cmp::Reverse(share.totals.calls()), share.pid));
     }
 
-    /// A count, or a rate where there is a length.
+    /// A count, or a rate if the interval has a length.
     fn per_sec(&self, count: u64) -> f64 {
         count as f64 / self.secs.unwrap_or(1.0)
     }
 
-    /// Tables for people: kinds of calls that were made, clients, what is left.
+    /// Tables as text: kinds of calls that were made, clients, the rest.
     pub fn text(&self) -> String {
         let (calls, bytes) = if self.secs.is_some() { ("calls/s", "bytes/s") } else { ("calls", "bytes") };
         let kinds = Kind::ALL.iter().filter(|kind| self.totals.of(**kind).calls > 0).map(|kind| {
@@ -99,7 +99,7 @@ impl<'a> Stretch<'a> {
         format!("{}\n\n{}\n\n{}", self.waits_text(), kinds.trim_end(), clients.trim_end())
     }
 
-    /// What a write that returned survives; none where the daemon says a number that this build does not know.
+    /// What a write that returned survives. `None` if the daemon has a number that this build does not know.
     fn durability(&self) -> Option<&'static str> {
         let raw = u32::try_from(self.now.gauges.durability).ok()?;
         Durability::from_raw(raw).map(Durability::name)
@@ -133,7 +133,7 @@ impl<'a> Stretch<'a> {
         )
     }
 
-    /// The same for programs.
+    /// The figures for programs.
     pub fn json(&self) -> Figures {
         Figures {
             output_version: 1,
@@ -184,7 +184,7 @@ impl<'a> Stretch<'a> {
     }
 }
 
-/// A stretch as JSON. Counts are of the whole stretch (`seconds`; none: since the mount), not rates.
+/// An interval as JSON. Counts are of the whole interval (`seconds`; none: since the mount), not rates.
 #[derive(Serialize)]
 pub struct Figures {
     output_version: u32,
@@ -230,7 +230,7 @@ fn mean_ns(tally: &Tally) -> Option<f64> {
     (tally.timed > 0).then(|| tally.timed_ns as f64 / tally.timed as f64)
 }
 
-/// The end of the span within which this share of the timed calls was over.
+/// The upper bound of the span that contains this quantile of the timed calls.
 fn quantile_ns(spans: &[u64; SPANS], share: f64) -> Option<u64> {
     let all: u64 = spans.iter().sum();
     let wanted = ((all as f64 * share).ceil() as u64).max(1);

@@ -1,4 +1,4 @@
-//! A reading in Prometheus' text format (version 0.0.4).
+//! A sample in Prometheus' text format (version 0.0.4).
 
 use heddle_nvmfs::counters::{Counters, Kind, SPANS, span_end_ns};
 use std::fmt::Write;
@@ -54,7 +54,7 @@ struct Page(String);
 
 impl Page {
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        // A String takes everything.
+        // Writing to a String cannot fail.
         let _ = writeln!(self.0, "{line}");
     }
 
@@ -73,7 +73,7 @@ impl Page {
         self.family(name, kind, help, [("", value)].into_iter());
     }
 
-    /// A bucket a doubling; what was not timed is in no bucket.
+    /// One bucket per power of two; calls that were not timed are in none.
     fn times(&mut self, counters: &Counters) {
         let name = "heddle_call_seconds";
         self.head(name, "histogram", "Times of calls in the engine; one call in 64 is timed.");

@@ -1,18 +1,18 @@
-//! `heddle stat`: what a mounted file system has done since it was mounted.
+//! `heddle stat`: the activity of a mounted file system since its mount.
 
 use super::figures::Stretch;
 use anyhow::Result;
 use heddle_console::output::{self, Sink};
 use std::path::PathBuf;
 
-/// Show the work of a mounted file system since it was mounted: calls, bytes, times, waits for locks, by process
+/// Show statistics of a mounted file system since its mount: calls, bytes, times and lock waits, per process
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// Where it is mounted (any directory in it), or its image
+    /// A directory of the mount, or its image
     path: PathBuf,
 }
 
@@ -22,10 +22,10 @@ Examples:
   heddle stat --json /mnt/h
   heddle stat --json /dev/shm/my.img | jq .calls.write
 
-One call of a kind in 64 is timed. Times are those of the engine, without the kernel's part of calls through a mount. Calls that the
-kernel answers by itself are not seen. A wait is a time that a call slept for a lock; the papers' variants estimate waits from timed calls,
-F2FS images count none. A process is shown for as long as it has the file system open; the sums keep the calls of processes that
-have gone. The user who mounted, root, and members of the mount's attach-group may ask.";
+One call of each kind in 64 is timed. Times are the engine's, without the kernel's part of calls through a mount. Calls that the kernel
+answers itself are not counted. A wait is the time that a call slept for a lock; the papers' variants estimate waits from timed calls,
+and F2FS images count none. A process is listed while it has the file system open; the sums keep the calls of processes that have
+ended. The user who mounted, root, and members of the mount's attach-group may read statistics.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {

@@ -1,4 +1,4 @@
-//! `heddle top`: what a mounted file system is doing, second by second.
+//! `heddle top`: the activity of a mounted file system, second by second.
 
 use super::figures::Stretch;
 use anyhow::{Context, Result};
@@ -11,20 +11,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Watch a mounted file system until Ctrl-C: calls, bytes, times, waits for locks, by process
+/// Watch a mounted file system until Ctrl-C: calls, bytes, times and lock waits, per process
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Seconds between two looks
+    /// Seconds between two samples
     #[arg(long, short, default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
-    /// Show this many looks and end
+    /// Show this many samples and end
     #[arg(long, short = 'n', value_name = "COUNT")]
     count: Option<u64>,
-    /// As JSON, a line a look
+    /// As JSON, one line per sample
     #[arg(long)]
     json: bool,
-    /// Where it is mounted (any directory in it), or its image
+    /// A directory of the mount, or its image
     path: PathBuf,
 }
 
@@ -34,15 +34,15 @@ Examples:
   heddle top --interval 0.5 /mnt/h
   heddle top --json -n 10 /mnt/h > ten-seconds.jsonl
 
-heddle stat --help says what the figures mean.";
+heddle stat --help explains the figures.";
 
-/// The cursor goes home, and what was on the screen goes.
+/// Clears the screen and moves the cursor home.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(secs) if (0.05..=86_400.0).contains(&secs) => Ok(secs),
-        _ => Err("a number of seconds is wanted, from 0.05 to 86400".to_owned()),
+        _ => Err("write a number of seconds from 0.05 to 86400".to_owned()),
     }
 }
 
@@ -81,12 +81,12 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Of something that was mounted a moment ago: is it still?
+/// Returns true if the file system, which was mounted a moment ago, still is.
 fn is_mounted(path: &Path) -> bool {
     !mounts_of(path).is_empty() || path.ancestors().any(|above| mounted_image(above).is_some())
 }
 
-/// Sleeps; false if it was interrupted.
+/// Sleeps. Returns false if it was interrupted.
 fn wait(long: Duration, enough: &AtomicBool) -> bool {
     const STEP: Duration = Duration::from_millis(50);
     let until = Instant::now() + long;

@@ -1,4 +1,5 @@
-//! The same two copies at once on tmpfs, on the mount and on the mount with the bypass: their times, and whether every byte is right.
+//! Two copies in parallel, on tmpfs, on the mount, and on the mount with the bypass: their times, and a check
+//! of every byte.
 
 use super::programs::{check, succeed};
 use super::stamp;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 const FILE_BYTES: usize = 32 << 20;
 const COPIES: u64 = 2;
 
-/// Runs it; what it found.
+/// Runs the part and returns its findings.
 pub fn run(scratch: &Scratch, mnt: &Path) -> Result<String> {
     let originals = scratch.dir().join("originals");
     fs::create_dir(&originals)?;
@@ -48,7 +49,8 @@ pub fn run(scratch: &Scratch, mnt: &Path) -> Result<String> {
     ))
 }
 
-/// Copies all originals at once, then compares them; how long the copying took. Nothing stays.
+/// Copies all originals in parallel, compares the copies and removes them. Returns the time that copying
+/// took.
 fn copy(originals: &Path, to: &Path, how: &dyn Fn(&mut Command)) -> Result<Duration> {
     fs::create_dir(to)?;
     let began = Instant::now();
@@ -71,7 +73,7 @@ fn copy(originals: &Path, to: &Path, how: &dyn Fn(&mut Command)) -> Result<Durat
     Ok(took)
 }
 
-/// Calls that a report says were served.
+/// The number of served calls in a report.
 fn served(report: &Path) -> Result<u64> {
     let text = fs::read_to_string(report).context("the bypass wrote no report")?;
     let mut served = 0;

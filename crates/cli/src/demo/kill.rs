@@ -1,7 +1,8 @@
-//! Part three: a process that writes is killed in mid-run, over and over; each time its image is recovered and read.
+//! Part three: a writer process is killed while it writes, again and again. Each time its image is recovered
+//! and read.
 //!
-//! Checked  every acknowledged write is there, each page whole; of the one write of each writer that was running when
-//!          the process died, all of it is there or nothing.
+//! Checked  every acknowledged write is there, each page complete. The one write of each writer that was running when the process died is
+//!          there completely or not at all.
 
 use super::stamp::{self, PAGE_BYTES, SHARE_PAGES};
 use super::writer::{ACK_BYTES, FILE};
@@ -21,10 +22,10 @@ use std::time::Duration;
 const IMAGE_BYTES: u64 = 64 << 20;
 const WRITERS: u64 = 2;
 const ROUNDS: u64 = 3;
-/// A writer process that has acknowledged nothing by now never will.
+/// A writer process that has acknowledged nothing within this time never will.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What all rounds found.
+/// Results of all rounds.
 #[derive(Default)]
 struct Tally {
     kills: u64,
@@ -67,11 +68,11 @@ pub fn run(scratch: &Scratch) -> Result<Outcome> {
     )))
 }
 
-/// What the file must hold.
+/// The expected content of the file.
 struct Known {
-    /// Of each page: the last write of it.
+    /// The last write of each page.
     last: Vec<u64>,
-    /// Of each writer: the write that comes next.
+    /// The next write of each writer.
     next: Vec<u64>,
 }
 
@@ -94,7 +95,7 @@ impl Known {
         Ok(())
     }
 
-    /// Compares a writer's share with what it must be; takes note of the write that was running.
+    /// Compares a writer's share with the expected content. Records whether the running write is there.
     fn check(&mut self, writer: u64, found: &[Option<u64>], tally: &mut Tally) -> Result<()> {
         let running = self.next[writer as usize];
         let mut covered = 0;
@@ -124,14 +125,14 @@ impl Known {
     }
 }
 
-/// Starts the writers' process, kills it `after` its first acknowledgement; the last acknowledged write of each writer,
-/// or what came before its first.
+/// Starts the writer process and kills it `after` its first acknowledgement. Returns the last acknowledged
+/// write of each writer, or the write before its first.
 fn kill_a_writer(image: &Path, next: &[u64], after: Duration) -> Result<Vec<u64>> {
     let mut command = Command::new("/proc/self/exe");
     command.arg(WRITER).arg(image).args(next.iter().map(u64::to_string));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().context("cannot start the process that writes")?;
-    let stdout = child.stdout.take().context("no pipe to the process that writes")?;
+    let mut child = command.spawn().context("cannot start the writer process")?;
+    let stdout = child.stdout.take().context("no pipe to the writer process")?;
     let (awake, first_ack) = mpsc::channel();
     let before: Vec<u64> = next.iter().map(|seq| seq - 1).collect();
     let listener = std::thread::spawn(move || listen(stdout, before, &awake));
@@ -139,37 +140,37 @@ fn kill_a_writer(image: &Path, next: &[u64], after: Duration) -> Result<Vec<u64>
     if began {
         std::thread::sleep(after);
     }
-    child.kill().context("cannot kill the process that writes")?;
+    child.kill().context("cannot kill the writer process")?;
     let output = child.wait_with_output()?;
     let heard = listener.join().unwrap_or_else(|_| bail!("the listener panicked"))?;
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    ensure!(began && said.is_empty(), "the process that writes ended by itself: {said}");
+    ensure!(began && said.is_empty(), "the writer process ended by itself: {said}");
     Ok(heard)
 }
 
 fn listen(mut from: ChildStdout, mut last: Vec<u64>, awake: &mpsc::Sender<()>) -> Result<Vec<u64>> {
     let mut ack = [0; ACK_BYTES];
-    // An acknowledgement is whole or not there; the end of the pipe is the end of the process.
+    // An acknowledgement arrives completely or not at all; the pipe ends with the process.
     while from.read_exact(&mut ack).is_ok() {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| ack[at + i]));
         let (writer, seq) = (word(0) as usize, word(8));
         let known = last.get_mut(writer).with_context(|| format!("writer {writer} does not exist"))?;
         ensure!(seq == *known + 1, "writer {writer} acknowledged write {seq} after write {known}");
         *known = seq;
-        // Only the first one is waited for.
+        // Only the first acknowledgement is waited for.
         let _ = awake.send(());
     }
     Ok(last)
 }
 
-/// Recovers the image and tells, of each page, the write that it is whole of.
+/// Recovers the image. Returns for each page the write that it holds completely.
 fn read_back(image: &Path) -> Result<Vec<Option<u64>>> {
     let region = Region::open(image, &OpenOptions::default())?;
     let volume = mount(region, &MountOptions::default()).context("recovery failed")?;
     let fs = volume.fs();
     let ino = fs.lookup(&Cred::root(), Ino::ROOT, Name::new(FILE)?)?.ino;
     let file = fs.open(&Cred::root(), ino, OpenFlags::READ)?;
-    // Beyond the end of the file nothing was written: those pages stay zero.
+    // Pages beyond EOF were never written: they stay zero.
     let mut bytes = vec![0; (WRITERS * SHARE_PAGES) as usize * PAGE_BYTES];
     let read = fs.read(&file, 0, &mut bytes);
     fs.release(file);

@@ -1,7 +1,7 @@
-//! Part one: a mounted image, used by programs that know nothing of heddle.
+//! Part one: a mounted image, used by unmodified programs.
 //!
-//! Where the user is root the mount lives in a mount namespace of the demo's own thread: nobody else sees it, and it goes
-//! with the process. Elsewhere fusermount3 mounts it for all to see.
+//! For root the mount lies in a mount namespace of the demo's own thread: no other process sees it, and it
+//! ends with this process. For other users fusermount3 mounts it for all to see.
 
 use super::{Outcome, copies, stamp};
 use anyhow::{Context, Result, bail, ensure};
@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const IMAGE_BYTES: u64 = 256 << 20;
-/// What each of the two processes writes of the shared file.
+/// The part of the shared file that each of the two processes writes.
 const HALF_BYTES: usize = 16 << 20;
 const DD_BLOCK_BYTES: usize = 128 << 10;
 
-/// Runs the part, in a thread of its own: the private namespace is that thread's alone.
+/// Runs the part in a thread of its own, which has the private namespace.
 pub fn run(scratch: &Scratch) -> Result<Outcome> {
     std::thread::scope(|scope| match scope.spawn(|| in_own_namespace(scratch)).join() {
         Ok(outcome) => outcome,
@@ -89,7 +89,7 @@ fn copy_a_tree(dir: &Path) -> Result<String> {
     ))
 }
 
-/// This project's own sources, or the next best tree that most machines have.
+/// A directory tree to copy: this project's sources, or a tree that most machines have.
 fn a_tree() -> Option<PathBuf> {
     let here = std::env::current_dir().unwrap_or_default();
     let sources = here.join("crates");
@@ -101,7 +101,7 @@ fn a_tree() -> Option<PathBuf> {
     })
 }
 
-/// Files and their bytes.
+/// Number of files, and of their bytes.
 fn weigh(dir: &Path) -> Result<(u64, u64)> {
     let (mut files, mut bytes) = (0, 0);
     for entry in fs::read_dir(dir)? {
@@ -117,7 +117,7 @@ fn weigh(dir: &Path) -> Result<(u64, u64)> {
     Ok((files, bytes))
 }
 
-/// Two processes write the two halves of one file at the same time.
+/// Two processes write the two halves of one file in parallel.
 fn two_writers(scratch: &Scratch, dir: &Path) -> Result<String> {
     let shared = dir.join("shared");
     let halves = [stamp::noise(1, HALF_BYTES), stamp::noise(2, HALF_BYTES)];
@@ -145,14 +145,14 @@ fn two_writers(scratch: &Scratch, dir: &Path) -> Result<String> {
     ))
 }
 
-/// Runs it; an error says what it said.
+/// Runs a command; the error has its output.
 pub fn succeed(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {name}"))?;
     check(&name, output)
 }
 
-/// Did it end well?
+/// Fails unless the command has succeeded.
 pub fn check(name: &str, output: Output) -> Result<()> {
     let said = [output.stdout, output.stderr].concat();
     let first: String = String::from_utf8_lossy(&said).lines().take(3).collect::<Vec<_>>().join("; ");

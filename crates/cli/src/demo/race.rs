@@ -1,6 +1,6 @@
-//! Part two: workers write and read blocks of their own of one shared file, in every variant and on tmpfs.
+//! Part two: workers write and read their own blocks of one shared file, in every variant and on tmpfs.
 //!
-//! What it means is computed from the numbers, whichever way they fall.
+//! The printed conclusions are computed from the measured numbers.
 
 use super::Outcome;
 use anyhow::{Result, bail};
@@ -13,7 +13,7 @@ use heddle_nvmfs::Variant;
 
 const REPEAT: u32 = 2;
 const SECS_MAX: f64 = 0.4;
-/// All timed windows together.
+/// Sum of all timed windows.
 const BUDGET_SECS: f64 = 15.0;
 const TMPFS: &str = "tmpfs";
 
@@ -23,7 +23,7 @@ pub fn run(scratch: &Scratch) -> Result<Outcome> {
     let mut cores = vec![1, 2, machine.cores];
     cores.retain(|n| *n <= machine.cores);
     cores.dedup();
-    // The papers' variants have no other workers: threads beside threads.
+    // The papers' variants have threads only, so all variants are measured with threads.
     let engine = |v: Variant| engines::target(v.name().to_owned(), v, Setup::default(), WorkersAs::Threads);
     let mut targets: Vec<Target> = Variant::ALL.map(engine).into();
     targets.extend(tmpfs(scratch));
@@ -46,7 +46,7 @@ pub fn run(scratch: &Scratch) -> Result<Outcome> {
     Ok(Outcome::Passed(render(&report, &cores, secs)))
 }
 
-/// The tmpfs the demo lives on, or a fresh one.
+/// The tmpfs of the demo, or a fresh one.
 fn tmpfs(scratch: &Scratch) -> Option<Target> {
     if scratch.is_on_tmpfs() {
         return Some(Target::Directory { label: TMPFS.to_owned(), path: scratch.dir().to_owned() });
@@ -99,7 +99,8 @@ fn render(report: &Report, cores: &[usize], secs: f64) -> String {
     )
 }
 
-/// The better run by workload, target and number of workers: what disturbs a short run only makes it slower.
+/// The better run by workload, target and number of workers: a disturbance of a short run only makes it
+/// slower.
 struct Rates<'a>(&'a Report);
 
 impl Rates<'_> {
@@ -109,13 +110,13 @@ impl Rates<'_> {
         cell.map_or(0.0, |cell| cell.max_ops_per_sec)
     }
 
-    /// Times the rate of one worker.
+    /// The rate as a multiple of the rate of one worker.
     fn gain(&self, workload: Workload, target: &str, cores: usize) -> f64 {
         self.of(workload, target, cores) / self.of(workload, target, 1).max(1.0)
     }
 }
 
-/// Three sentences.
+/// The conclusions, in three sentences.
 fn meaning(rates: &Rates<'_>, most: usize, tmpfs: bool) -> String {
     let sentence = |workload, doing: &str| {
         let gain = |name: &str| rates.gain(workload, name, most);
@@ -150,7 +151,7 @@ fn meaning(rates: &Rates<'_>, most: usize, tmpfs: bool) -> String {
     lines.join("\n")
 }
 
-/// What more workers add.
+/// The effect of more workers, in words.
 fn verdict(gain: f64, workers: usize) -> &'static str {
     let share = (gain - 1.0) / (workers as f64 - 1.0);
     match share {
@@ -161,7 +162,7 @@ fn verdict(gain: f64, workers: usize) -> &'static str {
     }
 }
 
-/// A reader of a page never sleeps: where it was off its CPU, another program was on it.
+/// A reader of a page never sleeps: if it was off its CPU, another program was running there.
 fn disturbed(report: &Report) -> Option<String> {
     let reads = report.runs.iter().filter(|run| run.workload == Workload::DRBM && run.target == "heddle");
     let worst = reads.map(|run| run.cpu_idle_pct).fold(0.0, f64::max);

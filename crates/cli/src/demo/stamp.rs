@@ -1,12 +1,13 @@
-//! What the demo writes: every page says which write it belongs to, and none can be taken for another.
+//! Content that the demo writes: every page names the write that it belongs to, and no two writes look alike.
 //!
-//! Writer `w` writes in pages `[w * SHARE_PAGES, (w + 1) * SHARE_PAGES)` of one file; its write number `seq` covers a few
-//! pages that follow from `w` and `seq` alone, so that the number of writes tells the content of the file.
+//! Writer `w` writes in pages `[w * SHARE_PAGES, (w + 1) * SHARE_PAGES)` of one file. Its write number `seq`
+//! covers a few pages, which `w` and `seq` determine. So the number of writes determines the content of the
+//! file.
 
 use std::ops::Range;
 
 pub const PAGE_BYTES: usize = 4096;
-/// Pages of the shared file that are one writer's.
+/// Pages of one writer in the shared file.
 pub const SHARE_PAGES: u64 = 512;
 /// Most pages of one write.
 const WRITE_PAGES_MAX: u64 = 8;
@@ -19,7 +20,7 @@ pub fn pages(writer: u64, seq: u64) -> Range<u64> {
     first..first + count
 }
 
-/// Bytes of a page as write `seq` leaves it. `seq` is never 0.
+/// Bytes of a page after write `seq`, which is never 0.
 pub fn fill(page: u64, seq: u64, into: &mut [u8]) {
     for (slot, word) in into.chunks_exact_mut(8).enumerate() {
         let value = if slot == 0 { seq } else { mix(seq << 24 ^ page << 10 ^ slot as u64) };
@@ -27,7 +28,7 @@ pub fn fill(page: u64, seq: u64, into: &mut [u8]) {
     }
 }
 
-/// The write that a page is whole of; 0 for a page never written; `None` for anything else.
+/// The write that a page holds completely; 0 for a page never written; `None` for any other content.
 pub fn read(page: u64, bytes: &[u8]) -> Option<u64> {
     let seq = u64::from_le_bytes(*bytes.first_chunk()?);
     if seq == 0 {

@@ -1,4 +1,5 @@
-//! The process that the demo kills: writers on one file, each write acknowledged on stdout once it has returned.
+//! The process that the demo kills: threads write to one file, and acknowledge each write on stdout once it
+//! has returned.
 
 use super::stamp::{self, PAGE_BYTES};
 use anyhow::{Context, Result};
@@ -8,9 +9,9 @@ use heddle_vfs::{Cred, FileSystem, Ino, Name, OpenFlags};
 use std::io::Write;
 use std::path::PathBuf;
 
-/// The file that is written.
+/// Name of the file.
 pub const FILE: &[u8] = b"shared";
-/// Bytes of an acknowledgement: writer and number of the write. Small enough that the pipe takes it whole.
+/// Bytes of an acknowledgement: writer and number of the write. A pipe takes so few bytes as a whole.
 pub const ACK_BYTES: usize = 16;
 
 /// Write until killed, acknowledging each write on stdout
@@ -51,7 +52,8 @@ fn write_on(fs: &impl FileSystem, ino: Ino, writer: u64, first: u64) -> Result<(
         let mut ack = [0; ACK_BYTES];
         ack[..8].copy_from_slice(&writer.to_le_bytes());
         ack[8..].copy_from_slice(&seq.to_le_bytes());
-        // Past std's buffer: what is said here is known to the reader even if we are killed now.
+        // Not through std's buffer: an acknowledgement reaches the reader even if this process is killed
+        // next.
         say(&ack).context("nobody listens any more")?;
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! F2FS images: `fsck.f2fs` checks them, where it is installed; else our own reader does, which finds less and repairs nothing.
+//! F2FS images: `fsck.f2fs` checks them if it is installed; else heddle's reader does, which finds less and
+//! repairs nothing.
 
 mod lost_files;
 
@@ -13,15 +14,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const CHECKER: &str = "fsck.f2fs";
-/// Said of an image with a node log.
+/// Printed for an image with a node log.
 const WITHOUT_LOG: &str = "the image, not its node log, which may hold fsynced files that the image lacks: heddle fold writes them into it";
-/// Said of an image whose checkpoint asks for a check.
+/// Printed for an image whose checkpoint asks for a check.
 const ASKS: &str = "the checkpoint says that a check is needed";
-/// Where it lies, for users whose `PATH` does not say.
+/// Its usual places, for users whose `PATH` lacks them.
 const SYSTEM: &str = "/usr/sbin:/sbin:/usr/local/sbin";
-/// So many lines of findings are shown.
+/// At most so many lines of findings are shown.
 const LINES_MAX: usize = 20;
-/// So often the checker repairs, if it finds something else each time.
+/// At most so many repairs are run, as long as each finds other issues.
 const REPAIRS_MAX: usize = 4;
 
 #[derive(Serialize)]
@@ -34,36 +35,36 @@ struct Report {
     result: &'static str,
     exit_code: u8,
     issues: Vec<String>,
-    /// Why nothing was repaired.
+    /// The reason why nothing was repaired.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_repaired: Option<String>,
-    /// What only a node log had is given up.
+    /// Changes that only the node log had are lost.
     node_log_given_up: bool,
-    /// The directory of the files whose names were taken away.
+    /// The directory of files that lost their names.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_files: Option<PathBuf>,
 }
 
-/// The checker that looked, what it looked at, and what was wrong.
+/// The checker's name, scope and findings.
 struct Found {
     by: &'static str,
     checked: &'static str,
     issues: Vec<String>,
     repaired: bool,
-    /// Why no repair was tried that was asked for.
+    /// The reason why a requested repair was not tried.
     hindered: Option<String>,
-    /// The image needs its node log no more.
+    /// The image does not need its node log any more.
     gave_up_log: bool,
-    /// Files that a repair took out of the image.
+    /// The directory of files that a repair took out of the image.
     lost_files: Option<PathBuf>,
 }
 
-/// Checks it, and repairs it if told to and possible. The exit code.
+/// Checks the image, and repairs it if requested and possible. Returns the exit code.
 pub fn check(args: &Args) -> Result<u8> {
     if let Err(error @ (OpenError::InUse { .. } | OpenError::System { .. })) = F2fs::open(&args.image) {
         return Err(error.into());
     }
-    // Asked of the superblock alone: what is damaged behind it does not hide that there is a log.
+    // Read from the superblock alone: damage elsewhere does not hide that there is a node log.
     let is_logged = heddle_f2fs::needs_log(&args.image).unwrap_or(false);
     if is_logged && args.repair && !args.discard_nvm {
         let image = args.image.display();
@@ -73,12 +74,12 @@ pub fn check(args: &Args) -> Result<u8> {
         );
     }
     if args.repair && hindrance(&args.image).is_none() {
-        // Also of one that only reads: it would see the image change.
+        // A mount that only reads counts, too: it would see the image change.
         Alone::with(&args.image)?;
     }
     let mut found = match by_checker(args, is_logged)? {
         Some(mut found) => {
-            // It does not see that a device was cut short, if what it reads is there.
+            // The checker does not see that a device was truncated, if all that it reads is there.
             if let Err(error @ OpenError::Damaged { .. }) = F2fs::open(&args.image) {
                 found.issues.push(error.to_string());
                 found.repaired = false;
@@ -139,7 +140,11 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
         _ => "NOT clean; nothing was changed. Install fsck.f2fs (package f2fs-tools) to repair it".to_owned(),
     };
     let shown: String = shown.collect();
-    let way = if found.gave_up_log { format!("{way}; what only its node log had is given up") } else { way };
+    let way = if found.gave_up_log {
+        format!("{way}; the changes that only its node log had are lost")
+    } else {
+        way
+    };
     let way = match &found.lost_files {
         Some(dir) => format!("{way}; files that lost their names are in {}", dir.display()),
         None => way,
@@ -147,7 +152,8 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
     output::data(&format!("{shown}{more}{image}: {way}. Checked by {}: {}", found.by, found.checked))
 }
 
-/// Asks the checker; `None`: it is not installed. `is_logged`: the image has a node log, which is given up before a repair.
+/// Runs the checker. Returns `None` if it is not installed. With `is_logged` the image has a node log, which
+/// is discarded before a repair.
 fn by_checker(args: &Args, is_logged: bool) -> Result<Option<Found>> {
     let (image, repair) = (args.image.as_path(), args.repair);
     let Some((mut issues, ended)) = asked(image, &Ask::Look)? else { return Ok(None) };
@@ -172,7 +178,7 @@ fn by_checker(args: &Args, is_logged: bool) -> Result<Option<Found>> {
         }
     }
     if keeps.is_some() {
-        // It is free again behind this: the checker wants a device for itself.
+        // Released before the checker runs, which takes a device exclusively.
         let alone = Alone::with(image)?;
         if is_logged {
             alone.give_up_log()?;
@@ -193,13 +199,13 @@ fn by_checker(args: &Args, is_logged: bool) -> Result<Option<Found>> {
     Ok(Some(Found { by: CHECKER, checked, issues, repaired, hindered, gave_up_log, lost_files }))
 }
 
-/// True if nothing is wrong any more. One repair may leave what the next one sees: counts of what it has just taken away, with which no
-/// mount takes the image.
+/// Returns true if no issue is left. One repair may leave issues for the next: counts of objects that it has
+/// just removed, with which no mount accepts the image.
 fn repair_while_it_helps(image: &Path, lost: &LostFiles, issues: &[String]) -> Result<bool> {
     let mut seen = issues.to_vec();
     for _ in 0..REPAIRS_MAX {
         let _said = asked(image, &Ask::Repair(lost))?;
-        // Whether all is well now is not taken from its exit code, which is 255 where it stops at a question.
+        // The exit code does not tell whether issues are left: it is 255 if the checker stops at a question.
         let Some((left, ended)) = asked(image, &Ask::Look)? else { break };
         if left.is_empty() && ended == 0 {
             return Ok(true);
@@ -212,28 +218,28 @@ fn repair_while_it_helps(image: &Path, lost: &LostFiles, issues: &[String]) -> R
     Ok(false)
 }
 
-/// Why no program could repair the image.
+/// The reason why no program could repair the image.
 fn hindrance(image: &Path) -> Option<String> {
     if heddle_f2fs::is_write_protected(image) {
         return Some("it is write-protected".to_owned());
     }
-    // The checker would be ended by its first write behind the limit.
+    // The checker would be killed by its first write behind the limit.
     let limit = crate::mount::f2fs::limit_of_files(image).err();
     limit.map(|error| error.to_string())
 }
 
-/// What the checker is to do.
+/// The checker's task.
 enum Ask<'l> {
     Look,
     Repair(&'l LostFiles),
 }
 
-/// Runs it; what it found, and how it ended.
+/// Runs the checker. Returns its findings and its exit code.
 fn asked(image: &Path, ask: &Ask<'_>) -> Result<Option<(Vec<String>, i32)>> {
     let path = std::env::var("PATH").unwrap_or_default();
     let (how, dir, answers) = match ask {
         Ask::Look => ("--dry-run", PathBuf::from("."), b"n\nn\nn\n"),
-        // It asks whether to keep lost files.
+        // The checker asks whether to keep lost files.
         Ask::Repair(lost) => ("-y", lost.dir(), b"y\ny\ny\n"),
     };
     let started = Command::new(CHECKER)
@@ -250,18 +256,19 @@ fn asked(image: &Path, ask: &Ask<'_>) -> Result<Option<(Vec<String>, i32)>> {
         started => started.with_context(|| format!("cannot run {CHECKER}"))?,
     };
     if let Some(mut stdin) = child.stdin.take() {
-        // It may have ended by now.
+        // The checker may have ended by now.
         let _ = stdin.write_all(answers);
     }
     let said = child.wait_with_output().with_context(|| format!("cannot run {CHECKER}"))?;
     let text = String::from_utf8_lossy(&said.stdout);
-    // What it would mend does not count for its exit code: the wrong hash of a name, say, by which no call finds that.
+    // Issues that it would only repair in passing do not change its exit code: for example a wrong hash of a
+    // name, by which no call finds it.
     let bad = |line: &&str| ["[Fail]", "[ASSERT]", "[FIX]"].iter().any(|sign| line.contains(sign));
     let issues = text.lines().filter(bad).map(|line| line.trim().to_owned()).collect();
     Ok(Some((issues, said.status.code().unwrap_or(255))))
 }
 
-/// Reads what a mount reads, and everything that names lead to.
+/// Reads all that a mount reads, and all that names lead to.
 fn by_ourselves(opened: std::result::Result<F2fs, OpenError>) -> Result<Found> {
     let mut found = Found {
         by: "heddle",

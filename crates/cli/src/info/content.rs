@@ -1,4 +1,4 @@
-//! What is in an image: space, inodes, logs, fragmentation.
+//! The content of an image: space, inodes, logs, fragmentation.
 
 use super::pieces::Fragmentation;
 use heddle_console::size::Size;
@@ -15,7 +15,7 @@ pub struct Content {
     inodes: Inodes,
     logs: Logs,
     fragmentation: Fragmentation,
-    /// What fsck would find beyond notes.
+    /// Issues that fsck would find, without notes.
     issues: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     files: Vec<File>,
@@ -129,7 +129,7 @@ impl Content {
         }
     }
 
-    /// For people.
+    /// As text.
     pub fn text(&self) -> String {
         let (s, i, l) = (&self.space, &self.inodes, &self.logs);
         let mut rows = vec![

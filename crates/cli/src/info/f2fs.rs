@@ -1,4 +1,4 @@
-//! What an F2FS image says of itself; and, if asked for, what is in it.
+//! The superblock of an F2FS image and, on request, its content.
 
 use super::pieces::Fragmentation;
 use anyhow::Result;
@@ -31,7 +31,7 @@ struct F2fsInfo {
     inodes: u32,
     orphans: u64,
     fsynced_inodes: u64,
-    /// A node log may have what is newer.
+    /// A node log may have newer changes.
     node_log: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<Content>,
@@ -40,7 +40,7 @@ struct F2fsInfo {
 #[derive(Serialize)]
 struct Content {
     fragmentation: Fragmentation,
-    /// What could not be read.
+    /// Parts that could not be read.
     problems: Vec<String>,
     files: Vec<File>,
 }
@@ -55,7 +55,7 @@ struct File {
     extents: u64,
 }
 
-/// Prints it; with all `files`, which are read for that.
+/// Prints the image; `files` reads and lists all files.
 pub fn run(image: &Path, json: bool, files: bool) -> Result<()> {
     let fs = F2fs::open(image)?;
     let info = fs.info();
@@ -119,10 +119,10 @@ fn text(f2fs: &F2fsInfo, info: &Info) -> String {
     let state = match (f2fs.clean, f2fs.fsynced_inodes) {
         (true, 0) => "clean".to_owned(),
         (_, 0) => "not unmounted".to_owned(),
-        (_, inodes) => format!("not unmounted; of {inodes} files something was fsynced after the checkpoint"),
+        (_, inodes) => format!("not unmounted; {inodes} files were fsynced after the checkpoint"),
     };
     let state = match f2fs.node_log {
-        true => format!("{state}; its node log, in NVM, may have what is newer: mount it with that"),
+        true => format!("{state}; its node log in NVM may have newer changes: mount it with the log"),
         false => state,
     };
     let state = if f2fs.needs_fsck { format!("{state}; Linux asks for fsck.f2fs") } else { state };

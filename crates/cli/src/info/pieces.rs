@@ -1,4 +1,4 @@
-//! In how many pieces files lie.
+//! Fragmentation: the number of extents per file.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ pub struct Fragmentation {
 }
 
 impl Fragmentation {
-    /// Of files with so many extents each, that have so many blocks of data in all.
+    /// For files with these numbers of extents, which have `blocks` data blocks in all.
     pub fn of(extents: impl Iterator<Item = u64> + Clone, blocks: u64) -> Fragmentation {
         let all = extents.clone().sum();
         Fragmentation {
@@ -22,7 +22,7 @@ impl Fragmentation {
         }
     }
 
-    /// For people.
+    /// As text.
     pub fn text(&self) -> String {
         format!(
             "{} in {} files (at most {} in one), {:.1} blocks each",

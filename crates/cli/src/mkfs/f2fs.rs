@@ -1,4 +1,4 @@
-//! An F2FS image is made: a file that takes no space until it is written, or a device.
+//! Makes an F2FS image: a device, or a sparse file.
 
 use super::{Args, SIZE_DEFAULT};
 use anyhow::{Context, Result};
@@ -8,10 +8,10 @@ use heddle_console::progress::Bar;
 use heddle_f2fs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, LABEL_UNITS_MAX, OpenError};
 use std::path::Path;
 
-/// What stands for "durable by" where the engine asks the device.
+/// The value of "durable by" for an engine that uses a device.
 pub const DURABLE_BY: &str = "fsync, and a checkpoint every 30 seconds";
 
-/// What can be refused before anything is looked at.
+/// Refuses wrong arguments before the image is touched.
 pub fn check(args: &Args) -> Result<()> {
     let units = args.label.as_deref().unwrap_or_default().encode_utf16().count();
     if units > LABEL_UNITS_MAX {
@@ -19,7 +19,7 @@ pub fn check(args: &Args) -> Result<()> {
             "--label: a name of {units} UTF-16 units, where an image holds {LABEL_UNITS_MAX}"
         )));
     }
-    // The command is wrong then, with exit code 2.
+    // That is a wrong command line, with exit code 2.
     args.size.map_or(Ok(()), |size| check_size(&args.image, size.0).map_err(usage))
 }
 
@@ -30,7 +30,7 @@ fn check_size(image: &Path, bytes: u64) -> Result<()> {
     }
 }
 
-/// Makes it; its size in bytes.
+/// Makes the image. Returns its size in bytes.
 pub fn make(args: &Args, target: Target) -> Result<u64> {
     let image = args.image.as_path();
     let cannot = || format!("cannot make {}", image.display());
@@ -46,7 +46,7 @@ pub fn make(args: &Args, target: Target) -> Result<u64> {
     let mut locked_file = target.locked_file;
     let (file, claim) = locked_file.file_unnamed()?;
     if is_file {
-        // What it held is given back first, so that nothing of it comes up where nothing was written.
+        // Old content is discarded first, so that blocks not written now read as zeros.
         let size = args.size.unwrap_or(SIZE_DEFAULT);
         file.set_len(0).and_then(|()| file.set_len(size.0)).with_context(cannot)?;
     }
@@ -54,7 +54,7 @@ pub fn make(args: &Args, target: Target) -> Result<u64> {
     let progress = |done, total| bar.at(done, total);
     let label = args.label.as_deref().unwrap_or_default();
     heddle_f2fs::make_image_in((file, claim), image, label, &progress)?;
-    // A file that is made here has a name from now on.
+    // A file that was made here gets its name now.
     locked_file.keep()?;
     drop(locked_file);
     let info = heddle_f2fs::F2fs::open(image)?.info();

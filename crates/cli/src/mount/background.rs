@@ -1,8 +1,9 @@
-//! A mount that goes on when the command has returned.
+//! A mount that continues after the command has returned.
 //!
-//! The command starts itself again, in a session of its own, with a pipe for its stdout. One word on it says that the
-//! mount is ready; its end without that word says that it never will be, and the reason is on stderr already. A signal that comes
-//! meanwhile is passed on. Of the caller's descriptors the mount keeps none: a pipe or a lock of his ends with him.
+//! The command starts itself again, in a new session, with a pipe for its stdout. One word on the pipe
+//! reports that the mount is ready. If the pipe ends without it, the mount has failed and its error is on
+//! stderr already. A signal that arrives meanwhile is forwarded. The mount keeps none of the caller's
+//! descriptors: the caller's pipes and locks end with the caller.
 
 use super::{Args, log, options::Options};
 use anyhow::{Context, Result, bail};
@@ -18,7 +19,7 @@ use std::process::{Command, Stdio};
 
 const READY: &[u8] = b"ready\n";
 
-/// Starts it and returns when it is ready, or has failed.
+/// Starts the background process. Returns when the mount is ready or has failed.
 pub fn start(args: &Args) -> Result<()> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("heddle").args(["mount", "--tell-ready"]).args(args.sloppy.then_some("--sloppy"));
@@ -46,13 +47,13 @@ pub fn start(args: &Args) -> Result<()> {
     let serving = Pid::from_child(&child);
     std::thread::spawn(move || {
         for _ in signals.forever() {
-            // Not waited for yet, so its number is still its own.
+            // The process was not waited for yet, so no other process has its number.
             let _ = kill_process(serving, Signal::TERM);
         }
     });
     let mut said = Vec::new();
     if let Some(stdout) = &mut child.stdout {
-        stdout.read_to_end(&mut said).context("cannot hear from the process that serves the mount")?;
+        stdout.read_to_end(&mut said).context("cannot read from the process that serves the mount")?;
     }
     if said == READY {
         return Ok(());
@@ -65,23 +66,24 @@ pub fn start(args: &Args) -> Result<()> {
     }
 }
 
-/// What this process has open beyond the standard three, and was given by its caller, stays with it.
+/// Closes, at exec, all descriptors but the standard three: the mount must not inherit the caller's
+/// descriptors.
 fn close_on_exec() {
     for entry in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
         let number = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
         if let Some(fd) = number.filter(|fd| *fd > 2) {
-            // SAFETY: no memory is involved; a number that is no descriptor any more is refused.
+            // SAFETY: no memory is involved; a number that is not a descriptor any more is refused.
             unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
         }
     }
 }
 
-/// Says that the mount is ready and lets go of the terminal: from then on talk goes to the log.
+/// Reports that the mount is ready and detaches from the terminal: from then on messages go to the log.
 pub fn tell_ready(options: &Options) -> Result<()> {
-    // All that can fail, while there is somebody to tell.
+    // All steps that can fail come first, while the command can still report an error.
     let log = log::open(options.log.as_deref());
     std::env::set_current_dir("/")?;
-    // Else it is listed as `exe`.
+    // Process lists would show it as `exe`.
     let _ = rustix::thread::set_name(c"heddle");
     let null =
         File::options().read(true).write(true).open("/dev/null").context("cannot leave the terminal")?;
@@ -93,8 +95,8 @@ pub fn tell_ready(options: &Options) -> Result<()> {
             return Err(std::io::Error::last_os_error()).context("cannot leave the terminal");
         }
     }
-    File::from(stdout).write_all(READY).context("the command that started this mount has gone")?;
-    // SAFETY: as above. What is said from here on nobody would read at the terminal.
+    File::from(stdout).write_all(READY).context("the command that started this mount has ended")?;
+    // SAFETY: as above. Later messages would not be read at the terminal.
     unsafe { libc::dup2(talk.as_raw_fd(), 2) };
     heddle_console::output::date_lines();
     Ok(())

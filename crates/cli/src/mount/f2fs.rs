@@ -1,5 +1,5 @@
-//! An F2FS image, opened for reading and writing, or for reading alone. An image that is opened for reading alone is recovered in memory,
-//! and nothing is written to it. No other process attaches to it.
+//! An F2FS image, opened for reading and writing, or only for reading. An image that is opened only for
+//! reading is recovered in memory, and nothing is written to it. No other process attaches to it.
 
 use super::options::Options;
 use super::serving::{End, OpenImage};
@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A change is durable after this time, also if no program asks for it; in Linux a minute.
+/// A change is durable after this time even without fsync; in Linux after a minute.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
 
 /// An opened F2FS image.
@@ -30,7 +30,7 @@ pub struct F2fsImage {
     counted: Arc<Counted>,
 }
 
-/// Opens the image as `options` say, and tells what was recovered.
+/// Opens the image with `options`, and reports what was recovered.
 pub fn open(args: &Args, options: &Options) -> Result<F2fsImage> {
     let name = args.image.display().to_string();
     let variant = variant_of(&name, options)?;
@@ -85,24 +85,24 @@ fn variant_of(name: &str, options: &Options) -> Result<Variant> {
     }
 }
 
-/// Tells what the image is, what was recovered, and what was not.
+/// Reports the image, and what was and was not recovered.
 fn tell(name: &str, fs: &F2fs, options: &Options) {
     let info = fs.info();
     talk(&format!("{name}: F2FS, checkpoint {}; inodes: {}", info.checkpoint_version, info.inodes));
     if info.fsynced_inodes > 0 {
         talk(&format!(
-            "{name}: was not unmounted; of {} files what was fsynced after its last checkpoint, or log checkpoint, is shown too",
+            "{name}: was not unmounted; the fsyncs of {} files after its last checkpoint, or log checkpoint, are shown too",
             info.fsynced_inodes
         ));
     }
     for (nid, why) in fs.left_unended() {
         talk(&format!(
-            "{name}: inode {nid}, which has no name, keeps its space: {why}. fsck.f2fs can take it away"
+            "{name}: inode {nid}, which has no name, keeps its space: {why}. fsck.f2fs can free it"
         ));
     }
     if options.read_only && info.is_logged {
         talk(&format!(
-            "{name}: what was fsynced since may be in its node log alone, which is not shown: mount it with that, without ro"
+            "{name}: later fsyncs may be only in its node log, which is not shown: mount it with the log, without ro"
         ));
     }
 }
@@ -121,11 +121,13 @@ impl OpenImage for F2fsImage {
         let why = "it is an F2FS image, to which no process attaches. Use the mount";
         let how = ServerOptions { group: options.attach_group, ..ServerOptions::default() };
         Server::start_for_counters(self.counters(), &args.image, why, &how)
-            .map_err(|error| talk(&format!("heddle: nobody can look on at this mount: {error}")))
+            .map_err(|error| {
+                talk(&format!("heddle: no process can read the statistics of this mount: {error}"))
+            })
             .ok()
     }
 
-    /// A checkpoint now and then. An error stays: every call that changes something says so too.
+    /// Makes a checkpoint at intervals. An error stays: every later change fails with it.
     fn upkeep(&self) -> Option<(Duration, Box<dyn FnMut() + Send>)> {
         let (fs, name) = (Arc::clone(&self.fs), self.name.clone());
         let (mut failed, mut told) = (false, 0);
@@ -161,7 +163,7 @@ impl OpenImage for F2fsImage {
             return Ok(());
         }
         let written = self.fs.unmount().with_context(|| format!("{}: the last checkpoint", self.name));
-        // While it has the image: the command that unmounts looks when that is free.
+        // Done while this process holds the image: `heddle umount` reads the report once the image is free.
         if let Err(error) = &written {
             unmount_report.lost(error);
         }
@@ -169,7 +171,7 @@ impl OpenImage for F2fsImage {
     }
 }
 
-/// A node log in the directory that the mount covers could not be named any more.
+/// A node log in the directory that the mount covers could not be opened by path any more.
 fn refuse_hidden(nvm: &Path, dir: &Path) -> Result<()> {
     let folder = nvm.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match (folder.canonicalize(), dir.canonicalize()) {
@@ -181,7 +183,7 @@ fn refuse_hidden(nvm: &Path, dir: &Path) -> Result<()> {
     }
 }
 
-/// An image that this process may not write to its end cannot be served, or folded.
+/// Refuses an image that this process may not write to its end: it cannot be served or folded.
 pub fn limit_of_files(image: &Path) -> Result<()> {
     let Some(max) = limits::file_bytes_max() else { return Ok(()) };
     let bytes = image.metadata().map_or(0, |meta| meta.len());

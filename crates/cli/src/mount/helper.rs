@@ -1,8 +1,9 @@
-//! The names under which mount(8) and umount(8) start this program: `mount.heddle`, `umount.heddle`, with their own arguments.
+//! The names under which mount(8) and umount(8) start this program: `mount.heddle` and `umount.heddle`, with
+//! arguments of their own.
 //!
-//! `mount.heddle IMAGE DIR [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, from mount(8), "External helpers"; `umount.heddle DIR
-//! [-nlfvr] [-N NAMESPACE] [-t TYPE]`. Where `mount.fuse.heddle` is missing, mount.fuse(8) starts `heddle IMAGE DIR -o OPTIONS`: so
-//! `mount -o remount,ro DIR` comes.
+//! `mount.heddle IMAGE DIR [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, from mount(8), "External helpers";
+//! `umount.heddle DIR [-nlfvr] [-N NAMESPACE] [-t TYPE]`. If `mount.fuse.heddle` is missing, mount.fuse(8)
+//! starts `heddle IMAGE DIR -o OPTIONS`: so does `mount -o remount,ro DIR`.
 
 use anyhow::Result;
 use heddle_console::failure::usage;
@@ -10,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What such a name and its arguments mean as a command of ours; `None` under any other name.
+/// The heddle command that such a name and its arguments mean. Returns `None` for any other name.
 pub fn from_name(args: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
     let name =
         args.first().and_then(|arg| Path::new(arg).file_name()).map(OsStr::to_owned).unwrap_or_default();
@@ -18,7 +19,7 @@ pub fn from_name(args: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
     match name.as_bytes() {
         b"mount.heddle" | b"mount.fuse.heddle" => mount(rest, rustix::process::geteuid().is_root()).map(Some),
         b"umount.heddle" | b"umount.fuse.heddle" => umount(rest).map(Some),
-        // No command of ours begins with a slash.
+        // No heddle command begins with a slash.
         _ if matches!(rest, [image, dir, o, _] if image.as_bytes().starts_with(b"/") && dir.as_bytes().starts_with(b"/") && o == "-o") => {
             mount(rest, false).map(Some)
         }
@@ -29,8 +30,8 @@ pub fn from_name(args: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
 fn mount(args: &[OsString], by_root: bool) -> Result<Vec<OsString>> {
     let (mut places, mut command) = (Vec::new(), words(&["heddle", "mount"]));
     if by_root {
-        // mount(8) hands on `nosuid` and `nodev`, but not their opposites, which are what it means where nothing is said. What comes
-        // later counts.
+        // mount(8) passes `nosuid` and `nodev` on, but not their opposites, which are its defaults. Later
+        // options win, so the defaults come first.
         command.extend(words(&["-o", "suid,dev"]));
     }
     let mut args = args.iter();
@@ -74,9 +75,9 @@ fn umount(args: &[OsString]) -> Result<Vec<OsString>> {
     while let Some(arg) = args.next() {
         match arg.as_bytes() {
             b"-t" | b"-N" | b"-o" => drop(args.next()),
-            // A lazy or forced umount would not wait for the image; here it would be waited for in vain.
+            // A lazy or forced umount would not wait for the image, and here the wait would be in vain.
             [b'-', flags @ ..] if flags.contains(&b'l') || flags.contains(&b'f') => {
-                return Err(usage("umount.heddle: for a lazy or forced umount say: umount -i -l DIR"));
+                return Err(usage("umount.heddle: for a lazy or forced umount use: umount -i -l DIR"));
             }
             [b'-', ..] => {}
             _ => command.push(arg.clone()),

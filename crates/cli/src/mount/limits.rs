@@ -1,8 +1,9 @@
-//! What this process may have at most: as much as the system lets it.
+//! Resource limits of this process: raised as far as the system allows.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limits that a mount meets: open files, and the length of files, of which a shell sets the first that a process may raise.
+/// Raises the limits that matter to a mount: open files, and file size, whose soft limit a shell may have
+/// lowered.
 pub fn raise() {
     raise_one(Resource::Nofile);
     raise_one(Resource::Fsize);
@@ -10,11 +11,11 @@ pub fn raise() {
 
 fn raise_one(resource: Resource) {
     let Rlimit { maximum, .. } = getrlimit(resource);
-    // What cannot be raised stays, and is met where it is.
+    // A limit that cannot be raised stays; a call that exceeds it fails.
     let _ = setrlimit(resource, Rlimit { current: maximum, maximum });
 }
 
-/// Bytes that a file of this process, and of those that it starts, may have; `None`: no limit.
+/// The largest file that this process and its children may write, in bytes; `None` for no limit.
 pub fn file_bytes_max() -> Option<u64> {
     raise_one(Resource::Fsize);
     getrlimit(Resource::Fsize).current

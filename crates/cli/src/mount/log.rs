@@ -1,20 +1,20 @@
-//! Where a mount in the background says what happens to it.
+//! The log of a mount in the background.
 
 use heddle_console::output::talk;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Opens the log to append; without one, says so: the mount is none the worse.
+/// Opens the log for appending. If that fails, reports it: the mount works without a log.
 pub fn open(asked: Option<&Path>) -> Option<File> {
     let path = asked.map(Path::to_path_buf).or_else(usual)?;
     if asked.is_none()
         && let Some(above) = path.parent()
     {
-        // What fails here fails below, with a reason.
+        // An error here makes the open below fail, with a reason.
         let _ = std::fs::create_dir_all(above);
     }
-    // Not waited for: a pipe that nobody reads is refused.
+    // Does not block: a pipe without a reader is refused.
     let opened = File::options().append(true).create(true).custom_flags(libc::O_NONBLOCK).open(&path);
     opened
         .map_err(|error| {

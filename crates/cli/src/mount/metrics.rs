@@ -1,8 +1,9 @@
-//! `-o metrics=`: what a mount has done, for Prometheus to ask: a Unix socket, or a port that only this machine can reach.
+//! `-o metrics=`: serves a mount's statistics to Prometheus, at a Unix socket or at a port that only this
+//! machine can reach.
 //!
-//! State       one thread, and its clients: each has a few seconds in all. A slow client delays no other: if all places are taken, a
-//!             new client takes that of the oldest.
-//! Invariants  M1  a socket's name is removed only while it is the one that was made here.
+//! State       one thread and its clients, each of which has a few seconds in all. A slow client delays no other: if all places are
+//!             taken, a new client takes the place of the oldest.
+//! Invariants  M1  a socket's name is removed only while it names the socket that was made here.
 
 use crate::counters::prometheus;
 use anyhow::{Context, Result, bail};
@@ -22,28 +23,28 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a client may take, from its first byte to the last of the answer.
+/// How long a client may take, from its first byte to the last byte of the answer.
 const CONNECTION_TIME_MAX: Duration = Duration::from_secs(5);
-/// Clients at once.
+/// Most clients at once.
 const CONNECTIONS_MAX: usize = 64;
-/// Longest question.
+/// The longest request.
 const QUESTION_BYTES_MAX: usize = 8 << 10;
 const TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Where it is asked.
+/// The address that is served.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MetricsAddress {
-    /// A socket of this path.
+    /// A socket with this path.
     Path(PathBuf),
     /// A port of the loopback device.
     Port(SocketAddr),
 }
 
 impl MetricsAddress {
-    /// A path (with a slash in it), a port, or a loopback address and a port.
+    /// Parses a path (with a slash in it), a port, or a loopback address and a port.
     pub fn parse(text: &str) -> Result<MetricsAddress, String> {
         if text.contains('/') {
-            // A mount in the background changes its directory.
+            // A mount in the background changes its working directory.
             let path = std::path::absolute(text).map_err(|error| format!("no such place: {error}"))?;
             return Ok(MetricsAddress::Path(path));
         }
@@ -57,12 +58,12 @@ impl MetricsAddress {
             return Err(format!("{}: other machines could ask; {}", at.ip(), wrong()));
         }
         match at.port() {
-            0 => Err(format!("port 0 is any port, and nobody would know which; {}", wrong())),
+            0 => Err(format!("port 0 means any free port, which no client could know; {}", wrong())),
             _ => Ok(MetricsAddress::Port(at)),
         }
     }
 
-    /// Refuses a socket below the directory that is mounted at: the mount would cover it, and nobody could ask.
+    /// Refuses a socket below the mount point: the mount would cover it, and no client could reach it.
     pub fn refuse_below(&self, dir: &Path) -> Result<()> {
         let MetricsAddress::Path(socket) = self else { return Ok(()) };
         let whole = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
@@ -78,9 +79,9 @@ impl MetricsAddress {
     }
 }
 
-/// While it lives, questions are answered; its socket goes with it.
+/// Serves requests while it lives; dropping it removes the socket.
 pub struct Metrics {
-    /// The socket's name, and which file that is.
+    /// The socket's name, and the file that it names.
     socket: Option<(PathBuf, (u64, u64))>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -96,18 +97,18 @@ impl Drop for Metrics {
         if let Some((path, made)) = &self.socket
             && fs::symlink_metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == *made)
         {
-            // Taken away already, perhaps; nothing hangs on it.
+            // The name may be gone already; no one depends on it.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Could questions be answered there? Asked before anything is given up for the mount.
+/// Checks that the address can be served, before anything is changed for the mount.
 pub fn check(address: &MetricsAddress, group: Option<u32>) -> Result<()> {
     open_at(address, group).map(drop)
 }
 
-/// The place, where nobody answers yet.
+/// Opens the address, if no process serves it yet.
 fn open_at(address: &MetricsAddress, group: Option<u32>) -> Result<(OwnedFd, Metrics)> {
     let (listener, socket) = match address {
         MetricsAddress::Path(path) => {
@@ -124,7 +125,7 @@ fn open_at(address: &MetricsAddress, group: Option<u32>) -> Result<(OwnedFd, Met
     Ok((listener, Metrics { socket, stop, thread: None }))
 }
 
-/// Starts to answer. `group`: its members may ask at a socket too.
+/// Starts to serve. Members of `group` may use a socket, too.
 pub fn start(
     reading: impl Fn() -> Counters + Send + 'static,
     address: &MetricsAddress,
@@ -139,7 +140,7 @@ pub fn start(
     Ok(metrics)
 }
 
-/// A socket that nobody answers any more is replaced, anything else stays.
+/// Binds a socket. A socket without a server is replaced; any other file stays.
 fn bind(path: &Path, group: Option<u32>) -> Result<(UnixListener, (u64, u64))> {
     let shown = path.display();
     let is_socket = fs::symlink_metadata(path).map(|meta| meta.file_type().is_socket());
@@ -156,7 +157,7 @@ fn bind(path: &Path, group: Option<u32>) -> Result<(UnixListener, (u64, u64))> {
     Ok((listener, made))
 }
 
-/// A socket that its owner alone may ask from the first moment on, whatever the caller's umask.
+/// A socket that only its owner may use from the first moment on, whatever the caller's umask.
 fn listen(path: &Path) -> std::io::Result<UnixListener> {
     let callers = umask(Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(path);
@@ -164,12 +165,13 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
     listener
 }
 
-/// Lets the owner alone ask, or the group too; which file it is. By descriptor: the name may lead elsewhere by now.
+/// Restricts the socket to its owner, or also to the group. Returns its identity. It uses a descriptor: the
+/// name may mean another file by now.
 fn restrict(path: &Path, group: Option<u32>) -> Result<(u64, u64)> {
     let socket = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = fstat(&socket)?;
     if stat.st_mode & libc::S_IFMT != libc::S_IFSOCK || stat.st_uid != rustix::process::geteuid().as_raw() {
-        bail!("another took its name");
+        bail!("another process took its name");
     }
     let by_number = format!("/proc/self/fd/{}", socket.as_raw_fd());
     if let Some(group) = group {
@@ -179,16 +181,16 @@ fn restrict(path: &Path, group: Option<u32>) -> Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// A client.
+/// A client and its request.
 struct Connection {
     socket: OwnedFd,
     question: Vec<u8>,
-    /// What is left of the answer.
+    /// The rest of the answer.
     answer: Option<Vec<u8>>,
     until: Instant,
 }
 
-/// Where it is asked.
+/// The server's state.
 struct MetricsServer {
     listener: OwnedFd,
     stop: Arc<OwnedFd>,
@@ -206,7 +208,7 @@ impl MetricsServer {
             }
             let now = Instant::now();
             self.connections.retain(|connection| connection.until > now);
-            // As many as there are places; then these clients are served.
+            // At most as many as there are places; then these clients are served.
             for _ in 0..if called { CONNECTIONS_MAX } else { 0 } {
                 let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
                 else {
@@ -221,7 +223,8 @@ impl MetricsServer {
         }
     }
 
-    /// Waits; returns whether a new client is there, and the clients that can go on. `None`: it is to end.
+    /// Waits. Returns whether a new client has come, and the clients that can go on. Returns `None` if the
+    /// thread is to end.
     fn wait(&self) -> Option<(bool, Vec<usize>)> {
         let mut fds =
             vec![PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
@@ -240,7 +243,8 @@ impl MetricsServer {
         (!ready(0)).then(|| (ready(1), connections))
     }
 
-    /// Reads of the question, or writes of the answer, what there is; false: it is done with.
+    /// Reads the request, or writes the answer, as far as possible now. Returns false if the client is
+    /// finished.
     fn goes_on(&mut self, at: usize) -> bool {
         let connection = &mut self.connections[at];
         let Some(answer) = &mut connection.answer else {
@@ -274,7 +278,7 @@ fn answer(question: &[u8], reading: &dyn Fn() -> Counters) -> Vec<u8> {
     format!("HTTP/1.0 {status}\r\nContent-Type: {TYPE}\r\nContent-Length: {len}\r\n\r\n{body}").into_bytes()
 }
 
-/// An empty line ends a question.
+/// An empty line ends a request.
 fn is_whole(question: &[u8]) -> bool {
     question.windows(4).any(|end| end == b"\r\n\r\n") || question.windows(2).any(|end| end == b"\n\n")
 }

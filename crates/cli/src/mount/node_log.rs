@@ -1,4 +1,4 @@
-//! The node log of a mount: its own, a new one, or none of our business.
+//! The node log of a mount: an existing or a new one.
 
 use super::options::Options;
 use anyhow::{Result, anyhow};
@@ -12,7 +12,7 @@ use heddle_pmem::{Durability, OpenOptions, Region};
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 
-/// Refuses a size that no node log has.
+/// Refuses a size that is too small or too large for a node log.
 fn check_size(bytes: u64) -> Result<()> {
     if (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes) {
         return Ok(());
@@ -23,9 +23,9 @@ fn check_size(bytes: u64) -> Result<()> {
     )))
 }
 
-/// Opens the image with the node log in `nvm`. What `nvm` holds stays until the image is open. A log file that this call makes gets its
-/// name when the image is open with it: a mount that fails leaves none, and takes away none that another mount has made under this name
-/// meanwhile. A file that got another size has its old one again.
+/// Opens the image with the node log in `nvm`. The content of `nvm` stays until the image is open. A new log
+/// file gets its name only once the image is open with it. So a mount that fails leaves no file, and removes
+/// none that another mount has made under this name. A file that was resized gets its old size back.
 pub fn open(image: &Path, variant: Variant, nvm: &Path, options: &Options) -> Result<F2fs> {
     options.nvm_bytes.map_or(Ok(()), check_size)?;
     let force = if options.force_nvm { Force::Yes } else { Force::No };
@@ -40,7 +40,7 @@ pub fn open(image: &Path, variant: Variant, nvm: &Path, options: &Options) -> Re
         .then_some(target.locked_file.stat().st_size);
     let opened = open_in(&mut target, image, variant, nvm, options);
     if let (Err(_), Some(bytes)) = (&opened, size_before) {
-        // What cannot be undone is no worse than the error that is told.
+        // An error here is less important than the error that is reported.
         let _ = target.locked_file.resize(bytes as u64);
     }
     opened
@@ -64,11 +64,11 @@ fn open_in(
     Ok(fs)
 }
 
-/// The way out if there is none.
+/// The remedy if there is no node log.
 const GIVE_UP: &str =
     "If it is lost, the image goes on from its last checkpoint with: heddle mount -o discard-nvm";
 
-/// The node log that a mount left.
+/// Opens the node log that a mount has left.
 pub fn left(nvm: &Path) -> Result<LogRegion> {
     let is_missing = |error: &Error| error.kind() == ErrorKind::NotFound;
     if nvm.symlink_metadata().is_err_and(|error| is_missing(&error)) {
@@ -82,14 +82,14 @@ pub fn left(nvm: &Path) -> Result<LogRegion> {
     Ok(LogRegion { region, state, discard: false })
 }
 
-/// Maps it. Only what is made here gets a size.
+/// Maps the node log. Only a new one is resized.
 fn region(
     nvm: &Path,
     target: &mut Target,
     bytes: Option<u64>,
     durability: Option<Durability>,
 ) -> Result<(Region, LogState)> {
-    /// Of one that is made without a size asked for.
+    /// Size of a new node log without a requested size.
     const LOG_BYTES: u64 = 64 << 20;
     let bar = Bar::of_bytes("node log");
     let progress = |done, total| bar.at(done, total);
@@ -99,7 +99,7 @@ fn region(
         let has = target.locked_file.len_bytes()?;
         let wanted = bytes.unwrap_or(if has < LOG_BYTES_MIN { LOG_BYTES } else { has });
         if wanted > has {
-            // What it holds stays until the image is open.
+            // Its content stays until the image is open.
             target.locked_file.resize(wanted).map_err(|error| explain(nvm, error))?;
         }
         wanted >= has

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Media,
-    /// Processes whose daemon had died. If this daemon gets no further, they go on as before.
+    /// Taken over from processes whose daemon had died. If this mount fails, they go on as before.
     TakenOver,
 }
 
@@ -36,17 +36,17 @@ pub struct NvmImage {
     origin: Origin,
 }
 
-/// Opens the image; refuses options that are for F2FS images.
+/// Opens the image. Refuses options that are only for F2FS images.
 pub fn open(args: &Args, options: &Options) -> Result<NvmImage> {
     let image = args.image.display();
     if options.nvm.is_some() {
         return Err(usage(format!(
-            "{image} is no F2FS image: --nvm is for those, as f2fs-nl or f2fs-integrated"
+            "{image} is not an F2FS image: --nvm is only for those, as f2fs-nl or f2fs-integrated"
         )));
     }
     if let Some(System::F2fs(variant)) = options.variant {
         return Err(usage(format!(
-            "{image} is no F2FS image, and {} mounts no other: make one with heddle mkfs --variant f2fs",
+            "{image} is not an F2FS image, and {} mounts no other: make one with heddle mkfs --variant f2fs",
             variant.name()
         )));
     }
@@ -78,7 +78,7 @@ impl OpenImage for NvmImage {
         }
         server
             .map_err(|error| {
-                talk(&format!("heddle: no process can attach to this mount, or look on: {error}"))
+                talk(&format!("heddle: no process can attach to this mount or read its statistics: {error}"))
             })
             .ok()
     }
@@ -113,7 +113,7 @@ impl OpenImage for NvmImage {
                 );
                 self.volume.abandon();
             }
-            // While it has the image: the command that unmounts looks when that is free.
+            // Done while this process holds the image: `heddle umount` reads the report once the image is free.
             End::Unmounted => {
                 let image = self.path.display();
                 self.volume.close_with(&|error| unmount_report.lost(&anyhow::anyhow!("{image}: {error}")))?;
@@ -123,8 +123,8 @@ impl OpenImage for NvmImage {
     }
 }
 
-/// Opens the image, recovers it, or takes its state over from processes whose daemon has died. While another process is about to let go of
-/// it, that is waited for.
+/// Opens the image, and recovers it or takes its state over from processes whose daemon has died. If another
+/// process is about to release the image, waits for that.
 fn recover(args: &Args, options: &Options) -> Result<NvmImage> {
     let began = Instant::now();
     loop {
@@ -181,9 +181,9 @@ fn map(args: &Args, options: &Options) -> Result<Region, heddle_pmem::Error> {
     Region::open(&args.image, &how)
 }
 
-/// Brings it into order.
+/// Recovers the image.
 fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
-    // Asked with the image held: what is mounted elsewhere now is another one.
+    // Checked while the image is held: an image that is mounted elsewhere now is another one.
     heddle_console::image::refuse_mounted_copy(&args.image)?;
     let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
     options.refuse_what_is_not_for(&args.image, options.variant.unwrap_or(System::Nvm(found.variant)))?;

@@ -1,4 +1,4 @@
-//! What `-o` says.
+//! The options of `-o`.
 
 use super::metrics::MetricsAddress;
 use anyhow::Result;
@@ -12,7 +12,7 @@ use heddle_range_lock::LockKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Options whose effect begins and ends with a mount.
+/// Options that can change only by a new mount.
 const CHANGED_BY_A_MOUNT_ALONE: [&str; 22] = [
     "sync",
     "async",
@@ -38,7 +38,8 @@ const CHANGED_BY_A_MOUNT_ALONE: [&str; 22] = [
     "wait",
 ];
 
-/// What fstab may hold and needs nothing done: access times never change by reading, and the rest is for mount(8) and systemd.
+/// Options that fstab may have and that need no action: reading never changes access times, and the rest is
+/// for mount(8) and systemd.
 const WITHOUT_EFFECT: [&str; 19] = [
     "defaults",
     "noatime",
@@ -81,46 +82,47 @@ pub struct Options {
     pub exec: bool,
     pub suid: bool,
     pub dev: bool,
-    /// Those of these that were said; and the mount that is there is to be changed, nothing mounted.
+    /// The options to change of an existing mount; with `Some`, nothing is mounted.
     pub remount: Option<Remount>,
-    /// Options beside `remount` that it does not change.
+    /// Further options of the command, which `remount` does not change.
     pub unchanged: Vec<String>,
-    /// What a call did is durable when it returns; on an NVM image it is anyway.
+    /// Each call is durable when it returns; on an NVM image it always is.
     pub sync: bool,
-    /// The same of names alone.
+    /// The same for changes of names only.
     pub dirsync: bool,
-    /// Where a mount in the background writes what happens.
+    /// The log file of a mount in the background.
     pub log: Option<PathBuf>,
-    /// What a write that returned survives; `None`: as the image's media has it.
+    /// What a write that returned survives; `None`: the default for the image's media.
     pub durability: Option<Durability>,
-    /// How the papers' range locks wait, and what they lock at once; `None`: as they do.
+    /// How the papers' range locks wait, and the range that they lock; `None`: the default.
     pub lock_mode: Option<LockMode>,
     pub segment_bytes: Option<u64>,
-    /// Whether an F2FS image's device is told what holds nothing any more; `None`: as its kind has it.
+    /// Whether an F2FS image's device is told of free segments; `None`: the default for its kind.
     pub discard: Option<bool>,
-    /// NVM for a node log.
+    /// The NVM of a node log.
     pub nvm: Option<PathBuf>,
-    /// Bytes of one that is made, if told.
+    /// Size of a new node log in bytes, if given.
     pub nvm_bytes: Option<u64>,
-    /// What a node log has does not count.
+    /// Changes that only the node log has are lost.
     pub discard_nvm: bool,
-    /// A node log is made whatever was there.
+    /// A node log is made over any content.
     pub force_nvm: bool,
     /// Other processes may attach.
     pub attach: bool,
-    /// Members of this group too.
+    /// Members of this group may attach, too.
     pub attach_group: Option<u32>,
     pub patience: Option<Duration>,
-    /// How long an image is waited for that somebody is about to let go of.
+    /// How long to wait for an image that another process is about to release.
     pub wait: Duration,
-    /// Where Prometheus is answered.
+    /// The address of the metrics server.
     pub metrics: Option<MetricsAddress>,
-    /// Members of this group may ask too.
+    /// Members of this group may read metrics, too.
     pub metrics_group: Option<u32>,
 }
 
 impl Options {
-    /// From `--variant` and every `-o`; the last word on a thing counts. `sloppy` passes over options that do not exist.
+    /// Parses `--variant` and every `-o`; of contradicting options the last one wins. `sloppy` ignores
+    /// unknown options.
     pub fn parse(variant: Option<System>, lists: &[String], sloppy: bool) -> Result<Options> {
         let mut options = Options {
             variant,
@@ -155,7 +157,7 @@ impl Options {
         if all().any(|option| option == "remount") {
             options.remount = Some(Remount::default());
         }
-        // mount(8) repeats what the kernel shows of the mount.
+        // mount(8) repeats the options that the kernel shows of the mount.
         let sloppy = sloppy || options.remount.is_some();
         for option in all() {
             match options.take(option) {
@@ -165,7 +167,8 @@ impl Options {
         }
         let at_socket = matches!(options.metrics, Some(MetricsAddress::Path(_)));
         if options.metrics_group.is_some() && !at_socket && options.remount.is_none() {
-            // At a port everybody on this machine may ask: the user would think that this group alone may.
+            // Every user of this machine may read from a port: the caller would think that only this group
+            // may.
             return Err(usage(
                 "-o metrics-group: a group may ask at a socket alone: add metrics=PATH, with a slash in it. A port answers every user",
             ));
@@ -224,7 +227,7 @@ impl Options {
     }
 }
 
-/// Notes an option that remount changes. Returns false if `name` is none.
+/// Records an option that remount changes. Returns false if `name` is not one.
 fn note(change: &mut Remount, name: &str) -> bool {
     let (of, is) = match name {
         "ro" | "rw" => (&mut change.read_only, name == "ro"),
@@ -238,7 +241,7 @@ fn note(change: &mut Remount, name: &str) -> bool {
 }
 
 impl Options {
-    /// Refuses an option that means nothing to this system: the user would think that it is obeyed.
+    /// Refuses an option without a meaning for this system: the user would think that it has effect.
     pub fn refuse_what_is_not_for(&self, image: &Path, system: System) -> Result<()> {
         let (f2fs, lock) = match system {
             System::Nvm(variant) => (false, variant.lock()),
@@ -246,7 +249,7 @@ impl Options {
         };
         let segments = lock.is_some_and(|kind| kind != LockKind::Inode);
         let useless = [
-            // Nothing is told to a device of memory anyway.
+            // Memory takes no discards anyway.
             ("discard", !f2fs && self.discard == Some(true), "for F2FS images"),
             ("nvm-size", !f2fs && self.nvm_bytes.is_some(), "for F2FS images"),
             (
@@ -292,32 +295,32 @@ impl Options {
     }
 }
 
-/// Is there such an option, whatever is wrong with its value?
+/// Returns true if there is such an option, whatever its value.
 fn is_known(option: &str) -> bool {
     let name = option.split_once('=').map_or(option, |(name, _)| name);
     NO_SUCH.split([' ', ',']).any(|word| word.split('=').next() == Some(name))
 }
 
-/// Each of the tree's five levels takes a bit of a segment's number, and offsets have 48.
+/// Each of the tree's five levels takes at least one bit of a segment's number, and offsets have 48 bits.
 const TREE_SEGMENT_BYTES_MAX: u64 = 1 << 43;
 
 fn segment_of(text: &str) -> Result<u64, String> {
     let bytes = text.parse::<Size>()?.0;
     match bytes.is_power_of_two() && (4096..heddle_vfs::OFFSET_MAX_BYTES).contains(&bytes) {
         true => Ok(bytes),
-        false => Err("a power of two from 4K to 128T is wanted".to_owned()),
+        false => Err("write a power of two from 4K to 128T".to_owned()),
     }
 }
 
 fn seconds_of(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<u32>().map_err(|_| "a number of seconds is wanted".to_owned())?;
+    let seconds = text.parse::<u32>().map_err(|_| "write a number of seconds".to_owned())?;
     Ok(Duration::from_secs(seconds.into()))
 }
 
 /// Number of a user or group, given by name or number.
 fn id_of(name: &str, table: &str) -> Result<u32, String> {
     match name.parse() {
-        // What the kernel calls nobody at all: chown(2) changes nothing for it.
+        // The number that stands for "no user": chown(2) ignores it.
         Ok(u32::MAX) => return Err("no user or group has this number".to_owned()),
         Ok(number) => return Ok(number),
         Err(_) => {}
@@ -325,7 +328,7 @@ fn id_of(name: &str, table: &str) -> Result<u32, String> {
     let rows = std::fs::read_to_string(table).unwrap_or_default();
     let mut rows = rows.lines().map(|row| row.split(':'));
     rows.find_map(|mut row| (row.next() == Some(name)).then(|| row.nth(1)?.parse().ok()).flatten())
-        .ok_or_else(|| format!("nobody of that name in {table}; a number works too"))
+        .ok_or_else(|| format!("{table} has no such name; a number works too"))
 }
 
 #[cfg(test)]
@@ -365,8 +368,8 @@ mod tests {
             ("segment=5000", "power of two"),
             ("segment=1K", "power of two"),
             ("segment=256T", "power of two"),
-            ("metrics=0", "nobody would know"),
-            ("metrics=127.0.0.1:0", "nobody would know"),
+            ("metrics=0", "no client could know"),
+            ("metrics=127.0.0.1:0", "no client could know"),
             ("metrics=65536", "a port of this machine"),
             ("metrics=-1", "a port of this machine"),
             ("metrics=192.0.2.1:9100", "other machines"),

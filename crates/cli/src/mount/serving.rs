@@ -15,7 +15,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The end of serving.
+/// How serving ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// It is unmounted: no call comes any more.
@@ -34,25 +34,27 @@ pub trait OpenImage: Sized {
     /// Returns a reader of the counters of that file system.
     fn counters(&self) -> impl Fn() -> Counters + Send + 'static;
 
-    /// Lets other processes look at the mount, or attach to it. A mount without that is a mount all the same.
+    /// Opens the attach socket, through which other processes read statistics or attach. Without it the image is
+    /// mounted all the same.
     fn open_attach_socket(&self, args: &Args, options: &Options) -> Option<Server>;
 
-    /// Work that is due again and again while the image is served, and the time between.
+    /// Work that is repeated while the image is served, and its interval.
     fn upkeep(&self) -> Option<(Duration, Box<dyn FnMut() + Send>)>;
 
-    /// Returns true if other processes hold the state of this image: a mount that fails leaves them as they are.
+    /// Returns true if other processes hold the state of this image: a mount that fails leaves it unchanged.
     fn is_held_by_clients(&self) -> bool;
 
     /// Closes an image that was not served.
     ///
     /// # Errors
-    /// Not all of it has reached the media.
+    /// Some writes have not reached the media.
     fn give_up(self) -> Result<()>;
 
-    /// Closes the image after serving. `unmount_report` is for the command that unmounts, before others can have the image.
+    /// Closes the image after serving. `unmount_report` is left for `heddle umount` before other processes can
+    /// have the image.
     ///
     /// # Errors
-    /// Not all of it has reached the media.
+    /// Some writes have not reached the media.
     fn close(self, end: End, unmount_report: &UnmountReport) -> Result<()>;
 }
 
@@ -86,7 +88,7 @@ struct Serving {
     upkeep: Option<Upkeep>,
 }
 
-/// Mounts it, and says that it is ready. After an error nothing is mounted.
+/// Mounts the image, and reports that it is ready. After an error nothing is mounted.
 fn begin(
     args: &Args,
     options: &Options,
@@ -118,7 +120,7 @@ fn begin(
     }
 }
 
-/// Waits for the end, and closes the image as that end asks.
+/// Waits for the end, and closes the image accordingly.
 fn finish(serving: Serving, image: impl OpenImage, unmount_report: &UnmountReport) -> Result<()> {
     let Serving { mounted, attach_server, metrics, upkeep } = serving;
     let was_shut_down = mounted.shut_down();
@@ -146,7 +148,7 @@ struct Upkeep {
 }
 
 impl Upkeep {
-    /// Works until it is dropped, or the file system was shut down.
+    /// Starts the work. It ends when this is dropped or the file system was shut down.
     fn start(
         (every, mut work): (Duration, Box<dyn FnMut() + Send>),
         is_shut_down: impl Fn() -> bool + Send + 'static,
@@ -168,7 +170,7 @@ impl Drop for Upkeep {
     }
 }
 
-/// Was a signal sent before there was anything to unmount?
+/// Fails if a signal was sent before there was a mount.
 fn stop_if_told(args: &Args, signals: &mut Signals) -> Result<()> {
     match signals.pending().next() {
         Some(_) => {
@@ -194,7 +196,7 @@ fn shown_as(args: &Args, options: &Options, attach_server: Option<&Server>) -> h
     }
 }
 
-/// Tells the parent process and the service manager that it is mounted, and obeys signals from then on.
+/// Tells the parent process and the service manager that the mount is ready. From then on signals unmount.
 fn say_ready(args: &Args, options: &Options, mounted: &Mounted, signals: &mut Signals) -> Result<()> {
     let ready = format!("{}: mounted at {}", args.image.display(), mounted.dir().display());
     talk(&ready);
@@ -204,7 +206,7 @@ fn say_ready(args: &Args, options: &Options, mounted: &Mounted, signals: &mut Si
     }
     ready::tell_service_manager();
     let unmounter = mounted.unmounter();
-    // Other commands of this program have no use for these signals: they stay caught.
+    // Other commands of this program do not use these signals, so they stay caught.
     let mut signals = std::mem::replace(signals, Signals::new([] as [i32; 0])?);
     std::thread::spawn(move || leave_on_signal(&mut signals, &unmounter));
     Ok(())
@@ -226,13 +228,13 @@ fn ended(served: Result<(), heddle_fuse::Error>) -> Result<()> {
     }
 }
 
-/// When a detached mount loses its last file, the kernel may end the connection in the middle of telling us so.
+/// When a detached mount loses its last file, the kernel may end the connection in the middle of its message.
 fn is_an_end(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::ECONNABORTED)
 }
 
-/// The first signal unmounts. If files are open the mount leaves the tree and is served until they are closed, also if another
-/// namespace has it mounted. The second signal ends the process.
+/// Unmounts at the first signal. If files are open, the mount leaves the tree and is served until they are
+/// closed, even if another namespace has it mounted. The second signal ends the process.
 fn leave_on_signal(signals: &mut Signals, unmounter: &Unmounter) {
     let mut come = signals.forever();
     if come.next().is_some() {

@@ -1,4 +1,5 @@
-//! Directories of commands that were killed: told from those in use by a lock, and removed by the next command that needs one.
+//! Directories of killed commands. A lock tells them from those in use; the next command that makes a scratch
+//! directory removes them.
 
 use crate::output::talk;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "heddle-";
 
-/// A new directory of this process, and its lock.
+/// Makes a directory for this process, and returns its lock.
 pub fn make_in(base: &Path) -> io::Result<(PathBuf, OwnedFd)> {
     let mut nth = 0;
     loop {
@@ -20,7 +21,7 @@ pub fn make_in(base: &Path) -> io::Result<(PathBuf, OwnedFd)> {
             Err(error) => return Err(error),
             Ok(()) => match lock(&dir) {
                 Ok(lock) if fs::exists(&dir)? => return Ok((dir, lock)),
-                // A command in another PID namespace took the new directory for a leftover, and removed it.
+                // A command in another PID namespace took the new directory for a leftover and removed it.
                 Ok(_) => nth += 1,
                 Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::WouldBlock) => nth += 1,
                 Err(error) => return Err(error),
@@ -40,7 +41,7 @@ pub fn remove_in(base: &Path) {
         }
         let Ok(_lock) = lock(&dir) else { continue };
         for below in fs::read_dir(&dir).into_iter().flatten().flatten() {
-            // What fusermount3 mounted outlives its process.
+            // A mount made by fusermount3 outlives its process.
             let _none = heddle_fuse::umount(&below.path());
         }
         match fs::remove_dir_all(&dir) {
@@ -50,7 +51,7 @@ pub fn remove_in(base: &Path) {
     }
 }
 
-/// Which process made the directory of this name?
+/// The process that made the directory of this name.
 fn maker(name: &str) -> Option<u32> {
     let number = name.strip_prefix(PREFIX)?;
     number.split_once('.').map_or(number, |(pid, _)| pid).parse().ok()
@@ -60,7 +61,7 @@ fn lives_elsewhere(pid: u32) -> bool {
     pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// Fails where a process goes on that has it.
+/// Locks the directory. Fails if a living process holds the lock.
 fn lock(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock = rustix::fs::open(dir, flags, Mode::empty())?;

@@ -140,7 +140,7 @@ impl Media {
 
     /// Writes a changed node to the log. Returns false if the log has no room.
     fn log_node(&self, group: &mut Group<'_>, nid: Nid, named: bool) -> Result<bool> {
-        let gone = || Error::Corrupt(format!("node {} is to be logged, and is not changed", nid.0));
+        let gone = || Error::Corrupt(format!("node {} is to be logged but has no changes", nid.0));
         let node = self.nodes.changed_node(nid).ok_or_else(gone)?;
         let version = self.nodes.nat.find(&self.device, nid)?.version;
         let content = Content::Node { now: &node.now, before: node.before.as_deref() };

@@ -51,7 +51,9 @@ pub(crate) fn write(
     middle.extend(summaries(&mut new));
     let pack_blocks = geometry.checkpoint_payload + middle.len() as u32 + 2;
     if pack_blocks > SEGMENT_BLOCKS {
-        return Err(Error::Io(format!("a checkpoint of {pack_blocks} blocks, where a segment holds it")));
+        return Err(Error::Io(format!(
+            "a checkpoint of {pack_blocks} blocks, which does not fit into a segment"
+        )));
     }
     let mut head = last.head.clone();
     head.version.set(head.version.get().wrapping_add(last.step));

@@ -70,12 +70,12 @@ pub(crate) enum Refused {
     Image(String),
 }
 
-const ANOTHER: &str = "the image was last mounted with another one, and not unmounted: name that one. If the image is a copy from before \
-                       that, put back the newest one. To give up what only the log has: heddle mount -o discard-nvm";
-const OF_ANOTHER: &str = "it was made since, or the log is another image's: what was fsynced there is in the log alone. Put that image \
-                          back, or mount it with the log first. To give up what the log has: heddle mount -o force-nvm";
-const OLDER: &str = "it is a copy from before: what it lacks is in the image that the log was used with since. Put that one back. To go on \
-                     from this copy: heddle mount -o discard-nvm";
+const ANOTHER: &str = "the image was last mounted with another log, and not unmounted: give that log. If the image is a copy from before \
+                       that, put back the newest one. To lose the fsyncs that only the log has: heddle mount -o discard-nvm";
+const OF_ANOTHER: &str = "it was made later, or the log is another image's: the fsyncs of that image are only in the log. Put that image \
+                          back, or mount it with the log first. To lose the fsyncs in the log: heddle mount -o force-nvm";
+const OLDER: &str = "it is a copy from before: the later changes are in the image that was used with the log since. Put that one back. \
+                     To go on from this copy: heddle mount -o discard-nvm";
 
 /// The position of a node's newest record.
 #[derive(Clone, Copy, Debug)]
@@ -186,9 +186,9 @@ impl NodeLog {
             _ if mark.is_some_and(|mark| mark != pairing) => return log_refused(ANOTHER),
             _ => {
                 return image_refused(&format!(
-                    "it was copied, or put back, or changed without the log since. It has checkpoint {}, and the log has what was fsynced \
-                     after checkpoint {}. Put back the image that was used with the log. To give up what only the log has: heddle mount \
-                     -o discard-nvm",
+                    "it was copied, or put back, or changed without the log since. It has checkpoint {}, and the log has the fsyncs \
+                     after checkpoint {}. Put back the image that was used with the log. To lose the fsyncs that only the log has: \
+                     heddle mount -o discard-nvm",
                     image.version, base.version
                 ));
             }

@@ -77,7 +77,7 @@ impl NodeLog {
             // L3: records behind a gap may only be those of one group that was cut off.
             if behind.len() > 1 || behind.iter().any(is_whole) {
                 return Err(format!(
-                    "the record at byte {at} is damaged, and with it what was fsynced then is lost, perhaps more. To go back to the \
+                    "the record at byte {at} is damaged: its fsync is lost, perhaps later ones too. To go back to the \
                      image's checkpoint: heddle mount -o discard-nvm"
                 ));
             }

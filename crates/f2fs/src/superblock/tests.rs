@@ -84,7 +84,7 @@ fn areas_of_odd_or_no_size_are_refused() {
             segments.set(segments.get().wrapping_add_signed(by));
             shift(sb, from, by);
         });
-        assert_eq!(result.err().as_deref(), Some("the sizes of its areas do not go together"), "{what} {by}");
+        assert_eq!(result.err().as_deref(), Some("the sizes of its areas do not match"), "{what} {by}");
     }
     let more = changed(|sb| {
         sb.segments_sit = U32::new(4);

@@ -137,7 +137,7 @@ fn what_was_fsynced_without_a_free_segment_can_be_read() {
     drop(fs);
     fill_segments(&image, &[]);
     let why = refusal(&image);
-    assert!(why.contains("no space to take them in") && why.contains("-o ro"), "{why}");
+    assert!(why.contains("no space to recover them") && why.contains("-o ro"), "{why}");
     assert!(!why.contains("damaged"), "{why}");
     assert!(read(&F2fs::open(&image.path).unwrap(), Path::new("/file")) == [5; 9000]);
 }

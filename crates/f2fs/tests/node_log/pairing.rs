@@ -97,7 +97,10 @@ fn an_image_that_was_replaced_takes_nothing_of_the_log() {
     let log = fsynced(&image, &log, b"one");
     let put_back = std::fs::read(&image.path).unwrap();
     std::fs::write(&image.path, &old).unwrap();
-    is_replaced(content(&image, &log), "To give up what only the log has: heddle mount -o discard-nvm");
+    is_replaced(
+        content(&image, &log),
+        "To lose the fsyncs that only the log has: heddle mount -o discard-nvm",
+    );
     make_image(&image.path, "", &|_, _| ()).unwrap();
     is_replaced(content(&image, &log), "-o force-nvm");
     // What the log has is another image's to this one, which has another identity.

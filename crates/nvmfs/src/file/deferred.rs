@@ -142,7 +142,8 @@ pub fn come_for(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
 /// without inodes, and from blocks of any file that wait for readers. The caller holds no lock, but may have
 /// the inode of the call open.
 ///
-/// # Errors Those of the last attempt.
+/// # Errors
+/// Those of the last attempt.
 #[inline]
 pub fn patiently<T>(
     core: &Core,

@@ -98,7 +98,8 @@ pub fn allocate(
 
 /// Copies the caller's bytes to their blocks, without a fence.
 ///
-/// # Errors [`Error::BadBuffer`]: the caller's buffer is not mapped.
+/// # Errors
+/// [`Error::BadBuffer`]: the caller's buffer is not mapped.
 pub fn copy_in(core: &Core, span: Span, extents: &[Extent], data: &[u8]) -> Result<()> {
     let mut rest = data;
     let mut skip = span.start % BLOCK;
@@ -118,7 +119,8 @@ pub fn copy_in(core: &Core, span: Span, extents: &[Extent], data: &[u8]) -> Resu
 
 /// Fills the rest of an edge page from its present content, without a fence.
 ///
-/// # Errors [`Error::Io`]: that content cannot be read.
+/// # Errors
+/// [`Error::Io`]: that content cannot be read.
 pub fn fill_edge(core: &Core, span: Span, extents: &[Extent], page: PageNo, map: Map) -> Result<()> {
     let block = block_at(extents, page.0 - span.first().0);
     let from = span.start.saturating_sub(page.offset()).min(BLOCK);

@@ -18,7 +18,8 @@ use heddle_vfs::{Error, Result};
 /// Writes as much of `data` as possible with `write`, which writes bytes of one page. Returns the number of
 /// bytes. A file that lacks a block for one of the pages is not written.
 ///
-/// # Errors [`Error::NoSpace`]; no byte was written then.
+/// # Errors
+/// [`Error::NoSpace`]; no byte was written then.
 #[cold]
 pub fn write(
     core: &Core,

@@ -97,7 +97,8 @@ pub fn copy_page(core: &Core, map: Map, within: u64, into: &mut [u8]) -> Result<
 
 /// Checks that bytes just loaded from there came from the media.
 ///
-/// # Errors [`Error::Io`]: the media could not deliver them.
+/// # Errors
+/// [`Error::Io`]: the media could not deliver them.
 pub fn readable_still(core: &Core, from: Pos, len_bytes: u64) -> Result<()> {
     if core.region.lost(from, len_bytes) {
         let block = from.0 / BLOCK;

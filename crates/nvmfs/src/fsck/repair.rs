@@ -72,7 +72,8 @@ impl Verdict {
 
     /// Stores the repair, after the old bytes are durable in a new file `undo`.
     ///
-    /// # Errors [`FsckError::Undo`]: nothing was changed. [`FsckError::Write`]: the undo file can restore the
+    /// # Errors
+    /// [`FsckError::Undo`]: nothing was changed. [`FsckError::Write`]: the undo file can restore the
     /// old bytes.
     pub fn apply(&self, region: &Region, undo: &Path) -> Result<Applied, FsckError> {
         undo::save(undo, region, self.uuid, self.epochs, self.changes.iter().map(|(block, _)| *block))?;
@@ -258,7 +259,7 @@ impl Session {
     /// Without a final pass none counts as mended.
     fn verdict(mut self) -> Vec<(Issue, bool)> {
         if !self.settled {
-            let what = format!("after {PASSES_MAX} readings there is still something to mend");
+            let what = format!("after {PASSES_MAX} passes there are still issues to repair");
             self.stuck.insert(Issue { code: Code::UNSETTLED, location: Location::default(), what });
             self.now.extend(std::mem::take(&mut self.seen));
         }

@@ -101,11 +101,7 @@ fn overlapping(pass: &mut Pass<'_>) {
 pub fn not_there(pass: &mut Pass<'_>, n: u64) {
     let at = pass.image.layout.chunk_pointer(n);
     let location = Location::block(BlockNo(at.0 / BLOCK_BYTES as u64));
-    pass.issue(
-        Code::CHUNK_LOST,
-        location,
-        format!("what the pointer to chunk {n} leads to is something else"),
-    );
+    pass.issue(Code::CHUNK_LOST, location, format!("the pointer to chunk {n} leads to another structure"));
     pass.fixes.lies.push((at, vec![0]));
 }
 

@@ -140,7 +140,7 @@ fn parse(path: &Path, bytes: &[u8], region: &Region) -> Result<([u8; 16], [u64; 
     let (epochs, blocks) = ([before?, after?], blocks?);
     let have = region.len_bytes() / BLOCK_BYTES as u64;
     if blocks != have {
-        return Err(wrong(path, format!("it is of an image of {blocks} blocks, this one has {have}")));
+        return Err(wrong(path, format!("it belongs to an image of {blocks} blocks, this one has {have}")));
     }
     let mut entries = Vec::new();
     for entry in body[HEAD_BYTES..].chunks(ENTRY_BYTES) {

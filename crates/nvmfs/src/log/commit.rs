@@ -80,7 +80,8 @@ pub fn one_chain(core: &Core) -> bool {
 /// Appends a transaction and makes it durable. The caller has called [`prepare`], and has fenced if that
 /// asked for it.
 ///
-/// # Errors No space, in the papers' variants, which make room here. Nothing has changed then.
+/// # Errors
+/// No space, in the papers' variants, which make room here. Nothing has changed then.
 pub fn commit(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, records: &[Record]) -> Result<()> {
     commit_for(core, guard, inode, records, purpose_of(records))
 }

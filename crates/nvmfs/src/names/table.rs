@@ -285,7 +285,8 @@ fn announce(table: &Table<'_>) {
 
 /// Locks the bucket of a hash.
 ///
-/// # Errors [`Error::NotFound`] if the directory is dead; [`Error::WouldDeadlock`] in a signal handler, if
+/// # Errors
+/// [`Error::NotFound`] if the directory is dead; [`Error::WouldDeadlock`] in a signal handler, if
 /// the interrupted call holds the bucket.
 pub fn lock<'c>(core: &'c Core, dir: InodeRef<'c>, hash: u64) -> Result<Locked<'c>> {
     loop {
@@ -384,7 +385,8 @@ pub struct Whole<'c> {
 
 /// Locks all buckets of a directory.
 ///
-/// # Errors [`Error::NotFound`] if the directory is dead; [`Error::WouldDeadlock`] as for [`lock`].
+/// # Errors
+/// [`Error::NotFound`] if the directory is dead; [`Error::WouldDeadlock`] as for [`lock`].
 pub fn lock_whole<'c>(core: &'c Core, dir: InodeRef<'c>) -> Result<Whole<'c>> {
     'again: loop {
         let table = Table::of(core, dir).ok_or(Error::NotFound)?;

@@ -74,7 +74,8 @@ pub enum AdoptError {
 
 /// Takes over the state that the clients of a dead daemon hold. Dead lanes are settled.
 ///
-/// # Errors One variant of [`AdoptError`] for each cause; nothing has changed then. [`AdoptError::Served`]
+/// # Errors
+/// One variant of [`AdoptError`] for each cause; nothing has changed then. [`AdoptError::Served`]
 /// also if a living process has mounted the image for itself alone.
 pub fn adopt(image: &Path) -> Result<Volume, AdoptError> {
     // A client may have scribbled over the memory that is read here. Then the state cannot be taken over.

@@ -250,7 +250,9 @@ impl AttachSocket {
                 // A client that has gone needs no answer.
                 let _gone = wire::send(&connection.socket, self.welcome(hello).as_bytes(), &[file.as_fd()]);
             }
-            Err(error) => refuse(&connection.socket, &format!("the reading cannot be handed over: {error}")),
+            Err(error) => {
+                refuse(&connection.socket, &format!("the statistics cannot be handed over: {error}"))
+            }
         }
     }
 }

@@ -117,7 +117,8 @@ pub enum AttachError {
 /// daemons are trusted). The result works as in the process that mounted it. When its last clone is dropped,
 /// its memory is unmapped as soon as the threads that used it have ended or use another mount.
 ///
-/// # Errors One variant of [`AttachError`] for each cause.
+/// # Errors
+/// One variant of [`AttachError`] for each cause.
 pub fn attach<'a>(at: impl Into<AttachAddress<'a>>) -> Result<NvmFs, AttachError> {
     let at = at.into();
     let (answer, [region, arena]) = ask(at, Want::Attach)?;
@@ -125,10 +126,7 @@ pub fn attach<'a>(at: impl Into<AttachAddress<'a>>) -> Result<NvmFs, AttachError
     // that cannot handle a panic.
     let joined = catch_unwind(AssertUnwindSafe(|| join(at, &answer, region, arena)));
     joined.unwrap_or_else(|_| {
-        Err(AttachError::Rubbish {
-            at: at.to_string(),
-            what: "what lies in its memory makes no sense".to_owned(),
-        })
+        Err(AttachError::Rubbish { at: at.to_string(), what: "its memory has invalid contents".to_owned() })
     })
 }
 
@@ -203,7 +201,8 @@ fn volatile_state(
 /// Unmaps all memory of these mounts by system calls alone. For a signal handler, where nothing may be freed.
 /// Returns false if nothing was done, and nothing can be done.
 ///
-/// # Safety These are all mounts of this process. No thread uses or drops one of them any more, nor anything
+/// # Safety
+/// These are all mounts of this process. No thread uses or drops one of them any more, nor anything
 /// that was opened in it.
 pub unsafe fn abandon<'f>(all: impl Iterator<Item = &'f NvmFs>) -> bool {
     if !process::may_begin_anew() {

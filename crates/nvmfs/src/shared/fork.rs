@@ -39,7 +39,7 @@ pub enum ForkError {
         why: String,
     },
     /// Region or arena cannot be mapped.
-    #[error("cannot map what the parent has mounted: {why}")]
+    #[error("cannot map the file system that the parent has mounted: {why}")]
     Map {
         /// The system's error.
         why: String,

@@ -140,7 +140,8 @@ pub fn read(image: [u64; 2]) -> Result<Option<Noted>, NoteError> {
 
 /// The directory of this user's daemons, for other files of theirs; none of those names ends with `.mount`.
 ///
-/// # Errors `NoteError`: it does not exist and was not to be made, or it is not safe (N1).
+/// # Errors
+/// `NoteError`: it does not exist and was not to be made, or it is not safe (N1).
 pub fn runtime_directory(make: bool) -> Result<OwnedFd, NoteError> {
     open_directory(&directory(), make)
 }

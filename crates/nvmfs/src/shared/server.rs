@@ -31,7 +31,7 @@ use std::time::Duration;
 #[derive(thiserror::Error, Debug)]
 pub enum ServerError {
     /// Another daemon uses the name.
-    #[error("cannot listen at {}: another daemon does", at.display())]
+    #[error("cannot listen at {}: another daemon listens there", at.display())]
     Taken {
         /// The socket.
         at: PathBuf,
@@ -90,7 +90,8 @@ pub struct Server {
 impl Server {
     /// Starts listening.
     ///
-    /// # Errors One variant of [`ServerError`] for each cause.
+    /// # Errors
+    /// One variant of [`ServerError`] for each cause.
     pub fn start(volume: &Volume, options: &ServerOptions) -> Result<Server, ServerError> {
         let core = volume.fs().core;
         if let Some(patience) = options.patience {

@@ -48,7 +48,8 @@ pub struct Run<'a> {
 
 /// The iterator of [`Index::runs`]; it skips holes without leaves.
 ///
-/// # Panics If nodes form a circle, which an attached process can cause: when a walk has seen more nodes than
+/// # Panics
+/// If nodes form a circle, which an attached process can cause: when a walk has seen more nodes than
 /// the arena has memory for.
 pub struct Runs<'a> {
     index: Index<'a>,

@@ -261,7 +261,8 @@ impl Lane {
 
     /// Resets the lane to one that was never leased.
     ///
-    /// # Safety The caller holds the lease, and no reference to its `own` exists.
+    /// # Safety
+    /// The caller holds the lease, and no reference to its `own` exists.
     pub unsafe fn reset(&self) {
         let opens = self.opens.load(Acquire); // ORDERING: Acquire, the table stays.
         // SAFETY: all zeros is a lane (`Zeroed`); other threads load only its atomics, word by word.

@@ -97,7 +97,8 @@ impl Latch {
     /// Waits until the latch is free, and does not take it: for a caller outside of any call, which no
     /// settler could identify as the holder.
     ///
-    /// # Panics As `wait::held_up`, if the latch will never be released.
+    /// # Panics
+    /// As `wait::held_up`, if the latch will never be released.
     #[cold]
     pub fn wait_until_free(&self, core: &Core) {
         let mut wait = Wait { held_since: 0, began: Instant::now() };

@@ -197,7 +197,8 @@ impl<'c> LaneGuard<'c> {
 
 /// Takes a lane of this mount for the calling thread.
 ///
-/// # Errors [`Error::NoMemory`] if more threads than lanes are inside; [`Error::Unmounted`] after the mount
+/// # Errors
+/// [`Error::NoMemory`] if more threads than lanes are inside; [`Error::Unmounted`] after the mount
 /// has ended; [`Error::WouldDeadlock`] in a signal handler, if the interrupted call holds cells or a latch.
 pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
     enter_as(core, None)

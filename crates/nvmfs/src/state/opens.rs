@@ -68,7 +68,8 @@ fn in_lanes(core: &Core) -> bool {
 
 /// Counts a handle, whether or not the inode is alive: the caller checks afterwards (O1).
 ///
-/// # Errors [`Error::NoMemory`] if the lane has no room for one more file; nothing is counted then.
+/// # Errors
+/// [`Error::NoMemory`] if the lane has no room for one more file; nothing is counted then.
 pub fn raise(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Result<()> {
     if !in_lanes(core) {
         inode.volatile.opens.fetch_add(1, SeqCst);
@@ -210,7 +211,8 @@ pub fn claim_end(core: &Core, number: u16, inode: InodeRef<'_>) -> bool {
 /// the handle is counted even then. The caller lowers the count again, and frees the inode if that was the
 /// last handle (`life::drop_open` does).
 ///
-/// # Errors As [`raise`].
+/// # Errors
+/// As [`raise`].
 pub fn open(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Result<bool> {
     raise(core, lane, inode, generation)?;
     fence_behind_locked();

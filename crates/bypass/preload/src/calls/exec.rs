@@ -63,7 +63,8 @@ struct Given {
 }
 
 impl Given {
-    /// # Safety The argument exists.
+    /// # Safety
+    /// The argument exists.
     /// There is such an argument.
     unsafe fn at(self, number: usize) -> Text {
         // SAFETY: the caller's promise.
@@ -78,7 +79,8 @@ impl Given {
     /// Calls `call` with the texts from argument `first` to the null behind them, and with the index of the
     /// next argument.
     ///
-    /// # Safety The list ends with a null.
+    /// # Safety
+    /// The list ends with a null.
     unsafe fn list(self, first: usize, call: impl FnOnce(Texts, usize) -> c_int) -> c_int {
         // SAFETY: the caller's promise.
         let count = (0..).take_while(|at| unsafe { !self.at(first + at).is_null() }).count();

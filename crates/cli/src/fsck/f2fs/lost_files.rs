@@ -1,9 +1,11 @@
-//! Where fsck.f2fs leaves the files whose names it takes away: in `lost_found` of the directory that it runs in.
+//! The directory in which fsck.f2fs puts files whose names it removes: `lost_found` in its working directory.
 //!
-//! A repair gets a directory of its own, made before anything is changed: content that could not be kept would be gone.
+//! Each repair gets a directory of its own, made before anything is changed: otherwise the content of lost
+//! files would be lost, too.
 //!
-//! fsck.f2fs saves a file under the name that its inode has, whatever stands there. A name of `../` would lead out of the directory, to
-//! any file that the caller may write. So it runs so many directories deep that no name is long enough to leave them.
+//! fsck.f2fs saves a file under the name in its inode, without checking that name. A name of `../` would lead
+//! out of the directory, to any file that the caller may write. So it runs so many directories deep that no
+//! name is long enough to leave them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,23 +13,24 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-/// So many repairs of one image may leave files.
+/// At most so many repairs of one image may leave files.
 const DIRS_MAX: usize = 1000;
-/// How often the longest name, of 255 bytes, can say `../`.
+/// How often the longest name, of 255 bytes, can contain `../`.
 const CLIMBS_MAX: usize = 85;
-/// The directory of lost files, as fsck.f2fs names it.
+/// The name that fsck.f2fs gives to the directory of lost files.
 const LOST_FOUND: &str = "lost_found";
 
-/// A directory for them. It is taken away again where nothing was lost.
+/// A directory for lost files. It is removed if no file was lost.
 pub(super) struct LostFiles {
     dir: PathBuf,
 }
 
 impl LostFiles {
-    /// A new one beside an image, for root or its owner alone. That of a device is made where the command runs.
+    /// A new directory beside an image, for root or the image's owner only. For a device it is made in the
+    /// command's working directory.
     ///
     /// # Errors
-    /// Why there can be none, and what to do.
+    /// The reason why it cannot be made, and the remedy.
     pub(super) fn of(image: &Path) -> Result<LostFiles, String> {
         let image = image.canonicalize().unwrap_or_else(|_| image.into());
         let is_device = image.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
@@ -51,26 +54,26 @@ impl LostFiles {
         Err(format!("{} has lost files of {DIRS_MAX} repairs: remove some", above.display()))
     }
 
-    /// Where the checker is to run.
+    /// The working directory of the checker.
     pub(super) fn dir(&self) -> PathBuf {
         (0..=CLIMBS_MAX).fold(self.dir.clone(), |dir, _| dir.join("d"))
     }
 
-    /// What holds files now.
+    /// The directory that holds files now.
     pub(super) fn left(&self) -> Option<PathBuf> {
         let found = self.dir.join(LOST_FOUND);
         let _ = fs::remove_dir(self.dir().join(LOST_FOUND));
-        // It fails where nothing was lost.
+        // It fails if no file was lost.
         let _ = fs::rename(self.dir().join(LOST_FOUND), &found);
         self.take_empty_away();
         self.dir.exists().then(|| if found.is_dir() { found } else { self.dir.clone() })
     }
 
-    /// Removes what holds nothing, from the inside.
+    /// Removes empty directories, from the inside.
     fn take_empty_away(&self) {
         let inside = self.dir();
         let levels = inside.ancestors().take_while(|dir| dir.file_name() == Some(OsStr::new("d")));
-        // Each fails where there is something in it.
+        // Each removal fails if the directory holds something.
         levels.chain([self.dir.as_path()]).for_each(|dir| _ = fs::remove_dir(dir));
     }
 }
@@ -110,7 +113,7 @@ mod tests {
         assert!(LostFiles::of(&image).unwrap().dir.ends_with("a.img.lost.1"));
     }
 
-    /// The inode of a foreign image may have any name: as root this overwrote files of the system.
+    /// The inode of a foreign image may have any name: as root this once overwrote files of the system.
     #[test]
     fn no_name_of_a_lost_file_leads_out_of_its_directory() {
         let place = tempfile::tempdir().unwrap();

@@ -33,7 +33,8 @@ pub(super) fn take_over<'c>(
 /// Waits for a chain when the inode has the largest number of chains and more threads than that write it.
 /// Takes the first chain that is not busy: a call uses its chain for a moment only.
 ///
-/// # Errors If there is no chain to wait for.
+/// # Errors
+/// If there is no chain to wait for.
 pub(super) fn wait_for_one<'c>(core: &'c Core, lane: u16, inode: InodeRef<'c>) -> Result<&'c Chain> {
     let (began, mut turns) = (Instant::now(), wait::Retries::default());
     loop {

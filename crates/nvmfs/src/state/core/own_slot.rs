@@ -21,7 +21,8 @@ impl Core {
     /// The process slot of this process, which tells others that it is alive. The first call of each process takes
     /// the process slot.
     ///
-    /// # Errors [`Error::Io`]: no process slot can be had, and so no lane; the process works through the mount
+    /// # Errors
+    /// [`Error::Io`]: no process slot can be had, and so no lane; the process works through the mount
     /// instead.
     pub fn process_slot(&self) -> Result<&ProcessSlot> {
         let own_slot = &self.own_slot.0;
@@ -57,7 +58,8 @@ impl Core {
     /// Unmaps all memory of this mount from the process by system calls alone. For a signal handler, where
     /// nothing may be freed. The lanes of the process's threads are settled as those of a dead process.
     ///
-    /// # Safety No thread of this process uses or drops the mount any more. The caller calls
+    /// # Safety
+    /// No thread of this process uses or drops the mount any more. The caller calls
     /// [`process::begin_anew`] afterwards, so that ending threads leave their lanes alone.
     pub unsafe fn abandon(&self) {
         // SAFETY: null, or made by `process_slot`; only `drop` frees it.

@@ -122,7 +122,7 @@ impl Drop for Lease {
         // that.
         let given = catch_unwind(AssertUnwindSafe(|| (core.hooks.give_up)(&core, self.leased)));
         if given.is_err() {
-            let _noted = core.damage(format!("what lane {} has makes no sense", self.lane.0));
+            let _noted = core.damage(format!("lane {} has invalid contents", self.lane.0));
         }
     }
 }

@@ -39,7 +39,8 @@ const _: () = assert!(!std::mem::needs_drop::<Cell<Watched>>());
 /// lane. The holder may have run for `ran` of that time without releasing it; the rest of the time it was
 /// stopped, and could not.
 ///
-/// # Panics If the lock will never be released. The waiting call then ends with an error, as after any
+/// # Panics
+/// If the lock will never be released. The waiting call then ends with an error, as after any
 /// damage.
 pub fn give_up_waiting(core: &Core, lane: u16, waited: Duration, ran: Duration) {
     // ORDERING: Relaxed, a hint.

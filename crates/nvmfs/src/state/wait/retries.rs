@@ -24,7 +24,8 @@ pub struct Retries {
 impl Retries {
     /// Counts one more retry. `what` names the structure that is inconsistent if the retries do not end.
     ///
-    /// # Errors [`Error::Corrupt`](heddle_vfs::Error::Corrupt), when it has gone on for too long.
+    /// # Errors
+    /// [`Error::Corrupt`](heddle_vfs::Error::Corrupt), when it has gone on for too long.
     #[cold]
     pub fn again(&mut self, core: &Core, what: impl FnOnce() -> String) -> Result<()> {
         self.taken += 1;

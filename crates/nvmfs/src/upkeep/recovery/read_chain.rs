@@ -87,7 +87,7 @@ fn claim(core: &Core, id: InodeId, block: BlockNo) -> Result<BlockNo> {
     if !core.free_map().claim(Extent { block, count: 1 }) {
         return Err(bad(
             id,
-            &format!("block {} of its log belongs to something else too: a pointer", block.0),
+            &format!("block {} of its log belongs to another structure too: a pointer", block.0),
         ));
     }
     Ok(block)

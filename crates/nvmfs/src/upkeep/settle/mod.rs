@@ -111,7 +111,7 @@ pub fn settle(core: &Core, lease: Lease) -> Option<Lease> {
     // The dead thread may have left arbitrary bytes. This process must survive them.
     let settled = catch_unwind(AssertUnwindSafe(|| settle_lane(core, lane)));
     if settled.is_err() {
-        let _noted = core.damage(format!("what the holder of lane {lane} has left makes no sense"));
+        let _noted = core.damage(format!("the dead client's lane {lane} has invalid contents"));
         // A second attempt would fail in the same way.
         opens::forget(core, lane);
         // SAFETY: I1: the lease is the caller's, and no guard of it exists.
@@ -134,7 +134,7 @@ fn settle_lane(core: &Core, number: u16) {
     // SAFETY: I1: the lease is the caller's, and no guard of it exists.
     if !lane.is_sound(unsafe { lane.own() }) {
         let _noted =
-            core.damage(format!("somebody has scribbled over lane {number}; nothing is changed any more"));
+            core.damage(format!("a client has scribbled over lane {number}; no more changes are made"));
         opens::forget(core, number);
         // SAFETY: as above.
         return unsafe { lane.reset() };

@@ -41,7 +41,7 @@ pub struct Changed {
 /// intent.
 pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
     if let Err(error) = pay(core, guard, changed) {
-        let _noted = core.damage(format!("a rename that was cut, and could not be finished: {error}"));
+        let _noted = core.damage(format!("an interrupted rename could not be finished: {error}"));
     }
     step(Step::Settling);
     let dirs: Vec<InodeRef<'_>> = guard.lane.intent.dirs().filter_map(|ino| living(core, ino)).collect();

@@ -31,7 +31,7 @@ impl Rounds {
     /// One round. Lane contents that a client has scribbled over end at most this round, not the daemon.
     pub fn go(&mut self, core: &Core) {
         if catch_unwind(AssertUnwindSafe(|| self.look_at_all(core))).is_err() {
-            let _noted = core.damage("what the lanes say makes no sense".into());
+            let _noted = core.damage("the lanes have invalid contents".into());
         }
     }
 
