@@ -1,7 +1,8 @@
 //! All short sequences of operations.
 //!
-//! Each sequence starts from the same small tree. In a sequence of two the power is cut in the second operation alone: what can
-//! happen in the first, a sequence of one has shown. Sequences of three are drawn at random, cut in the third.
+//! Each sequence starts from the same small tree. In a sequence of two, the power is cut only in the second
+//! operation: sequences of one have tested the first. Sequences of three are drawn at random and cut in the
+//! third.
 //!
 //! Source      ACE (CrashMonkey, OSDI'18) and the sequences shipped with Chipmunk, which have 56 operations; the set here is our own.
 
@@ -9,7 +10,7 @@ use crate::cut::Random;
 use crate::op::{Step, Workload};
 use crate::text;
 
-/// What is there before the first operation.
+/// The tree before the first operation.
 const TREE: &str = "\
 mkdir /A
 mkdir /B
@@ -99,22 +100,23 @@ sync
 remount
 ";
 
-/// What is there before the first operation.
+/// The tree before the first operation.
 pub fn tree() -> Vec<Step> {
     part(TREE)
 }
 
-/// The operations, in their order.
+/// All operations, in order.
 pub fn operations() -> Vec<Step> {
     part(OPERATIONS)
 }
 
 fn part(text: &str) -> Vec<Step> {
-    // The texts are ours, and a test reads them.
+    // The texts are constants, and a test parses them.
     text::parse("ace", text).map(|workload| workload.watched).unwrap_or_default()
 }
 
-/// All sequences of one, two or more operations whose last is watched; `sample`: so many of them, drawn with a seed.
+/// All sequences of `length` operations, of which the last is watched. With `sample`, so many of them, drawn
+/// with a seed.
 pub fn sequences(length: usize, sample: Option<(usize, u64)>) -> Vec<Workload> {
     let (tree, operations) = (part(TREE), operations());
     let all = operations.len().pow(length as u32);

@@ -1,4 +1,4 @@
-//! Workloads at the edges, by name: files of `workloads/`, in the workload language.
+//! Workloads for corner cases, by name: files of `workloads/` in the workload language.
 
 use crate::op::Workload;
 use crate::text;
@@ -52,7 +52,7 @@ corpus![
 /// All of them.
 ///
 /// # Panics
-/// If one cannot be read; a test says so first.
+/// If one cannot be parsed; a test reports that first.
 pub fn workloads() -> Vec<Workload> {
     let read =
         |(name, text): &(&str, &str)| text::parse(name, text).unwrap_or_else(|e| panic!("{name}: {e}"));

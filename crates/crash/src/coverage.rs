@@ -1,7 +1,7 @@
-//! What ran: how often each kind of record, of transition and of cleaning step was met while the power could be cut, and each call that
-//! stores or fences. What the rig claims to test must not stand at 0.
+//! Coverage: how often each kind of record, transition and cleaning step occurred while the power could be
+//! cut; and each call that stores or fences. No count of something that the rig claims to test may be 0.
 //!
-//! Only a build with the feature `planted` counts: else all of it is empty.
+//! Only a build with the feature `planted` counts; in others everything is empty.
 
 #[cfg(feature = "planted")]
 use heddle_nvmfs::planted::{Counts, Met, take_counts};
@@ -11,7 +11,7 @@ use heddle_pmem::planted::Site;
 #[cfg(feature = "planted")]
 use std::collections::BTreeMap;
 
-/// What a run, or many, met.
+/// The coverage of one or many runs.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
     #[cfg(feature = "planted")]
@@ -21,19 +21,19 @@ pub struct Coverage {
     pub sites: BTreeMap<Site, u64>,
 }
 
-/// What of the calling thread's counts is meant.
+/// The part of the calling thread's counts to add.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Nothing: it was set-up.
+    /// Nothing: the counts come from set-up.
     Nothing,
     /// All of it.
     All,
-    /// What recovery alone does: the rest is the judge's.
+    /// Only what recovery does: the judge caused the rest.
     Recovery,
 }
 
 impl Coverage {
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: Coverage) {
         #[cfg(feature = "planted")]
         {
@@ -46,7 +46,7 @@ impl Coverage {
         let _ = other;
     }
 
-    /// Adds what the calling thread has met since it was asked last.
+    /// Adds what the calling thread has counted since the last call.
     pub fn add_thread(&mut self, part: Part) {
         #[cfg(feature = "planted")]
         {
@@ -80,7 +80,7 @@ impl Coverage {
         }
     }
 
-    /// A line for each thing that is counted, and what stands at 0.
+    /// A table with one line per count, and the names of counts that are 0.
     #[cfg(feature = "planted")]
     pub fn table(&self) -> (String, Vec<&'static str>) {
         let times = |met: Met| self.counts.get(met as usize).copied().unwrap_or(0);

@@ -1,63 +1,64 @@
-//! One moment at which the power is cut, and which of its images are looked at.
+//! One power cut, and the choice of images that are checked for it.
 //!
-//! State       a [`Cut`]: what is sure and what is pending. [`explore`] forms images from it, in this order: nothing that is pending
-//!             arrived; all of it did; then, over the stores that recovery looked at, every subset if they are few; else one
-//!             alone and all but one, whole store operations first, then two; then random ones. Under a model that keeps the order of
-//!             stores: all there are, one a word that was stored.
-//! Pruning     an image that agrees with a checked one on every word that was looked at while that one was checked would behave the
-//!             same: it counts as a state, and is not mounted. What was looked at is known exactly (`pmem::Probe`).
+//! State       a [`Cut`]: the durable bytes and the pending stores. [`explore`] forms images from it in this order: no pending store
+//!             arrived; all arrived; then, over the stores that recovery read, every subset if they are few. Else one alone and all but
+//!             one, whole store operations first, then two; then random ones. A model that keeps the order of stores has only one image
+//!             per stored word: all are formed.
+//! Pruning     if an image agrees with a checked image on every word that was read during that check, it would behave the same: it
+//!             counts as a state and is not mounted. The words read are known exactly (`pmem::Probe`).
 //! Source      Chipmunk (few missing stores suffice), Vinter (only what recovery reads matters), protocol in docs/crash.md.
 
 use heddle_pmem::{CrashPoint, Pos};
 use std::collections::HashSet;
 
-/// A moment at which the power is cut.
+/// One power cut.
 pub struct Cut {
-    /// Which of the workload's watched steps was running, or had just returned.
+    /// The watched step of the workload that was running, or had just returned.
     pub step: usize,
-    /// It had returned.
+    /// True if the step had returned.
     pub returned: bool,
-    /// Which fence of that step it was, from 1.
+    /// Number of the fence in that step, from 1.
     pub fence: u64,
-    /// What is sure and what is pending.
+    /// The durable bytes and the pending stores.
     pub point: CrashPoint<'static>,
-    /// Tells cuts apart.
+    /// Identifies the cut.
     pub id: u64,
 }
 
-/// How many images.
+/// Limits on the number of images.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Images that are chosen in order, at most.
+    /// Most images chosen in order.
     pub ordered: usize,
-    /// Images that are chosen at random besides.
+    /// Further images chosen at random.
     pub random: usize,
-    /// Which.
+    /// Seed of the random choice.
     pub seed: u64,
 }
 
-/// Which pending stores arrived.
+/// The pending stores that arrived.
 pub type Choice = Vec<bool>;
 
-/// What was looked at while an image was checked: the pending stores (by place) whose words were read.
+/// The pending stores (by place) whose words were read while an image was checked.
 pub struct Looked {
     /// Sorted.
     pub units: Vec<usize>,
 }
 
-/// How much was looked at.
+/// The extent of a search.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Explored {
-    /// Different images that were formed.
+    /// Number of different images formed.
     pub states: u64,
-    /// Those that were mounted.
+    /// Number of images mounted.
     pub images: u64,
 }
 
-/// Checks one image: the choice, and the words in which it differs from the point's memory. `None` ends the search.
+/// Checks one image, given by the choice and the words that differ from the point's memory. Returning `None`
+/// ends the search.
 pub type Check<'a> = &'a mut dyn FnMut(&Choice, &[(Pos, u64)]) -> Option<Looked>;
 
-/// Forms the images of a cut and has them checked.
+/// Forms the images of a cut and checks them.
 pub fn explore(cut: &Cut, bounds: Bounds, check: Check<'_>) -> Explored {
     let stores: Vec<u64> = cut.point.pending().map(|p| p.store).collect();
     let mut search = Search {
@@ -84,7 +85,7 @@ struct Search<'a> {
     cut: &'a Cut,
     check: Check<'a>,
     seen: HashSet<Choice>,
-    /// What was looked at, and how it was.
+    /// The stores that each check read, and their state then.
     checked: Vec<(Vec<usize>, Vec<bool>)>,
     relevant: Vec<bool>,
     explored: Explored,
@@ -118,7 +119,7 @@ impl Search<'_> {
         self.checked.push((looked.units, values));
     }
 
-    /// A word that was not looked at in the image before it makes no other image.
+    /// A word that the check of the previous image did not read makes no new image.
     fn word_by_word(&mut self) {
         let mut looked: Option<Vec<usize>> = None;
         for arrived in 0..=self.relevant.len() {
@@ -137,7 +138,7 @@ impl Search<'_> {
         (0..self.relevant.len()).filter(|unit| self.relevant[*unit]).collect()
     }
 
-    /// Each pass may show that more is looked at than was known; then it begins again.
+    /// A pass may read stores that were not known to be read; then it starts again.
     fn in_order(&mut self, stores: &[u64], limit: usize) {
         loop {
             let units = self.relevant();
@@ -155,7 +156,8 @@ impl Search<'_> {
         }
     }
 
-    /// The smallest store operations first: these are records, lists and marks; a large one is data, of which the next page tells little.
+    /// The smallest store operations first: they are records, lists and marks. A large one is data, whose
+    /// next page tells little more.
     fn few_missing(&mut self, stores: &[u64], units: &[usize], limit: usize) {
         let mut by_size: Vec<&[usize]> = units.chunk_by(|one, next| stores[*one] == stores[*next]).collect();
         by_size.sort_by_key(|operation| operation.len());
@@ -191,7 +193,8 @@ impl Search<'_> {
 
     fn at_random(&mut self, stores: &[u64], bounds: Bounds) {
         let mut random = Random::new(bounds.seed ^ self.cut.id.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        // The model may admit fewer images than there are choices; a bound on fruitless tries ends the search.
+        // The model may admit fewer images than there are choices, so the number of fruitless tries is
+        // bounded.
         let wanted = self.explored.states + bounds.random as u64;
         for _ in 0..bounds.random * 2 {
             if self.ended || self.explored.states >= wanted || stores.is_empty() {
@@ -203,7 +206,7 @@ impl Search<'_> {
     }
 }
 
-/// Each operation arrived whole, not at all, or torn at random; or every store to a word for itself.
+/// Each operation arrived completely, not at all, or torn at random; or each store is chosen separately.
 fn random_choice(stores: &[u64], random: &mut Random) -> Choice {
     let words_alone = random.below(4) == 0;
     let mut choice = Choice::with_capacity(stores.len());
@@ -218,7 +221,7 @@ fn random_choice(stores: &[u64], random: &mut Random) -> Choice {
     choice
 }
 
-/// SplitMix64: a seed gives the same choices on every machine and for ever.
+/// SplitMix64: a seed gives the same choices on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -260,10 +263,10 @@ pub fn choice_text(choice: &Choice) -> String {
     if texts.is_empty() { "none".into() } else { texts.join(",") }
 }
 
-/// What [`choice_text`] wrote, for so many pending stores.
+/// Parses the text of [`choice_text`] for so many pending stores.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of what is wrong with it.
 pub fn read_choice(text: &str, units: usize) -> Result<Choice, String> {
     match text {
         "all" => return Ok(vec![true; units]),
@@ -334,7 +337,8 @@ mod tests {
         }
     }
 
-    /// An extent list behind as many pages as there are images: where it lay decided whether it was tried.
+    /// An extent list behind as many pages as there are images was once tried or not, depending on its
+    /// address.
     #[test]
     fn a_small_store_is_tried_before_many_large_ones() {
         let cut = cut(|region| {

@@ -1,7 +1,8 @@
-//! Crash images with a manifest, so that somebody else can mount each and judge for himself.
+//! Crash images with a manifest, so that another program can mount and check each of them.
 //!
-//! `DIR/00001.img` … are the images that the rig judged (one of each class that behaves alike), as sparse files;
-//! `DIR/manifest.json` says of each which operations had returned and which was running. The keys: docs/crash.md.
+//! `DIR/00001.img` … are the images that the rig checked (one of each class that behaves alike), as sparse
+//! files. `DIR/manifest.json` tells for each the operations that had returned and the one that was running.
+//! The keys: docs/crash.md.
 
 use crate::cut::choice_text;
 use crate::op::Workload;
@@ -15,7 +16,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What the manifest says of the run.
+/// The manifest's description of the run.
 #[derive(Serialize)]
 struct Manifest<'a> {
     output_version: u32,
@@ -42,7 +43,7 @@ struct Image {
     file: String,
     /// Operations `1 ..= returned` had returned.
     returned: usize,
-    /// Number of the one that was running.
+    /// Number of the operation that was running.
     running: Option<usize>,
     fence: u64,
     arrived: String,
@@ -52,7 +53,7 @@ struct Image {
 const DATA: &str =
     "byte i of what operation n writes is ((n * 37 + i mod 251) mod 256) | 1; operations of set-up count";
 
-/// Keeps images in a directory.
+/// Writes images to a directory.
 pub struct Emitter {
     dir: PathBuf,
     images: Vec<Image>,
@@ -64,7 +65,7 @@ pub struct Emitter {
 }
 
 impl Emitter {
-    /// Into `dir`, which is made if it is not there and must hold no manifest yet; at most `limit` images.
+    /// Writes to `dir`, which is made if needed and must hold no manifest yet; at most `limit` images.
     ///
     /// # Errors
     /// The directory cannot be made, or holds images of another run.
@@ -84,7 +85,7 @@ impl Emitter {
         })
     }
 
-    /// Writes the manifest; how many images there are, and how many were left out for the limit.
+    /// Writes the manifest. Returns how many images were written, and how many the limit left out.
     ///
     /// # Errors
     /// An image or the manifest could not be written.

@@ -1,9 +1,11 @@
-//! What fails beside the power: each request for memory or blocks once, and each line of the media.
+//! Faults other than power cuts: each request for memory or blocks fails once, and each cache line of the
+//! media is lost once.
 //!
-//! - [`refused`]: every operation on the tree of `ace`; its N-th request finds nothing, for every N, and for a mount too. A call that fails
-//!   has done nothing, made again it succeeds; then the image is sound (fsck), mounts again, can be used and emptied.
-//! - [`lost`]: every line of the image cannot be loaded, before the mount or behind its back. Nobody panics, and whatever is read is
-//!   right or an error; a page that is written anew can be read again.
+//! - [`refused`]: every operation on the tree of `ace`; its N-th request fails, for every N, and so for a
+//!   mount. A call that fails has changed nothing, and succeeds when repeated; then the image has no issue
+//!   (fsck), mounts again, and can be used and emptied.
+//! - [`lost`]: each line of the image cannot be loaded, before the mount or during it. No call panics, and
+//!   every read is correct or fails; a page that is written again can be read again.
 
 use crate::ace;
 use crate::judge::{is_empty, options, remove_everything, use_it, without_panic};
@@ -16,15 +18,15 @@ use heddle_vfs::model::ModelFs;
 use heddle_vfs::tree::{Node, Tree};
 use heddle_vfs::{Cred, Error, FileKind, FileSystem, OpenFlags, path};
 
-/// Numbers of the operations behind those of the tree.
+/// Number of the first operation after those of the tree.
 const FIRST: usize = 100;
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Figures {
-    /// Faults that were made.
+    /// Injected faults.
     pub faults: u64,
-    /// Calls and mounts that failed because of them, and said so.
+    /// Calls and mounts that returned an error because of them.
     pub failed: u64,
 }
 
@@ -36,11 +38,11 @@ impl Figures {
     }
 }
 
-/// An image with the tree of `ace` in it, memory to mount it in, and what it holds.
+/// An image with the tree of `ace`, memory to mount it in, and its expected content.
 struct Scene {
     image: Vec<u8>,
     probe: Probe,
-    /// The same image is in `probe`, but for what was changed.
+    /// The same image is in `probe`, except for changes.
     loaded: bool,
     opens: Vec<Step>,
     tree: Tree,
@@ -66,7 +68,7 @@ impl Scene {
         Ok(Scene { image: probe.image(), probe, loaded: true, opens, tree })
     }
 
-    /// The image as it was.
+    /// Restores the image.
     fn load(&mut self) {
         self.probe.load(&self.image, &[], self.loaded);
         self.loaded = true;
@@ -91,7 +93,7 @@ impl Scene {
         Ok(model)
     }
 
-    /// The image that was just unmounted: sound, holds this, can be used and emptied.
+    /// Checks an image that was just unmounted: no issue, this content, and it can be used and emptied.
     fn is_sound(&self, wanted: &Tree) -> Result<(), String> {
         let verdict =
             fsck::examine("image", &self.probe.silent_region()).map_err(|e| format!("fsck: {e}"))?;
@@ -118,7 +120,7 @@ fn operations() -> impl Iterator<Item = Op> {
     ace::operations().into_iter().map(|step| step.op).filter(|op| !matches!(op, Op::Remount))
 }
 
-/// What can be refused.
+/// A resource whose requests can be refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resource {
     /// Volatile memory.
@@ -136,7 +138,7 @@ impl Resource {
         }
     }
 
-    /// Runs `work`, whose `n`-th request is refused; `None`: it made fewer.
+    /// Runs `work` and refuses its `n`-th request. Also returns false if it made fewer.
     fn during<T>(self, n: u64, work: impl FnOnce() -> T) -> (T, bool) {
         use heddle_nvmfs::planted::{block_requests, memory};
         self.refuse(n);
@@ -147,7 +149,7 @@ impl Resource {
     }
 }
 
-/// The N-th request of each operation, and of a mount, finds nothing.
+/// Refuses the N-th request of each operation, and of a mount.
 ///
 /// # Errors
 /// The first finding.
@@ -188,7 +190,7 @@ pub fn refused(variant: Variant, resource: Resource) -> Result<Figures, String> 
     Ok(figures)
 }
 
-/// False: the operation has fewer requests.
+/// Returns false if the operation makes fewer requests.
 fn refused_once(
     scene: &mut Scene,
     op: &Op,
@@ -227,8 +229,8 @@ fn refused_once(
     Ok(reached)
 }
 
-/// A call that fails keeps no block: the first may leave a page for its log, those after it leave as much free as there was. What it came
-/// to, if it did not fail again.
+/// A call that fails keeps no block: the first may keep a page for its log, later ones must leave the same
+/// free space. Returns the result if it did not fail again.
 fn leaks_nothing(
     fs: &NvmFs,
     mut again: impl FnMut() -> Result<(), Error>,
@@ -248,14 +250,15 @@ fn leaks_nothing(
     Ok(None)
 }
 
-/// Every `step`-th line of the image is lost, from `first` on, before the mount and, again, behind its back.
+/// Every `step`-th line of the image is lost, from `first` on: before the mount and, in a second run, during
+/// it.
 ///
 /// # Errors
 /// The first finding.
 pub fn lost(variant: Variant, first: usize, step: usize) -> Result<Figures, String> {
     let mut scene = Scene::new(variant)?;
     let mut figures = Figures::default();
-    // Lines of blocks that hold nothing are never loaded.
+    // Lines of free blocks are never loaded.
     let used: Vec<u64> = (0..scene.image.len())
         .step_by(BLOCK_BYTES)
         .filter(|at| scene.image[*at..at + BLOCK_BYTES].iter().any(|byte| *byte != 0))
@@ -283,7 +286,7 @@ fn lost_once(scene: &mut Scene, line: Pos, mounted: bool, figures: &mut Figures)
         Err(error) if mounted => return Err(error.to_string()),
         Err(_) => {
             figures.failed += 1;
-            // What fsck would do: it must come to an end, and not panic.
+            // fsck must end without a panic.
             let _verdict = fsck::examine("image", &scene.probe.region());
             return Ok(());
         }
@@ -296,7 +299,7 @@ fn lost_once(scene: &mut Scene, line: Pos, mounted: bool, figures: &mut Figures)
     figures.failed += unread;
     let changed = change(&fs, scene, figures)?;
     if let Some(tree) = &changed {
-        // Every file was written anew from end to end.
+        // Every file was written again completely.
         let still = right_or_refused(&fs, tree)?;
         if still > 0 {
             return Err(format!("{still} reads fail of files that were written anew"));
@@ -315,7 +318,8 @@ fn lost_once(scene: &mut Scene, line: Pos, mounted: bool, figures: &mut Figures)
     Ok(())
 }
 
-/// Writes every file anew, an append in front of each and a name behind; the tree that is then wanted, `None` if something failed.
+/// Writes every file again, with an append before and a new name after each. Returns the expected tree, or
+/// `None` if a call failed.
 fn change(fs: &NvmFs, scene: &Scene, figures: &mut Figures) -> Result<Option<Tree>, String> {
     let model = scene.model(fs)?;
     let (mut engine, mut should) = (Player::new(fs), Player::new(&model));
@@ -328,7 +332,7 @@ fn change(fs: &NvmFs, scene: &Scene, figures: &mut Figures) -> Result<Option<Tre
     ops.push(Op::Create { path: "/new".into() });
     let mut all = true;
     for (i, op) in ops.iter().enumerate() {
-        // A write of less than a page needs what is lost; the write of all of it does not.
+        // A write of less than a page needs the lost bytes; a write of the whole page does not.
         let may_fail = matches!(op, Op::Write { len: 5, .. });
         match engine.play(FIRST + i, op) {
             Ok(()) => should.play(FIRST + i, op).map_err(|e| format!("the model: {op}: {e}"))?,
@@ -347,7 +351,7 @@ fn change(fs: &NvmFs, scene: &Scene, figures: &mut Figures) -> Result<Option<Tre
     Tree::of(&model).map(Some).map_err(|e| e.to_string())
 }
 
-/// All that is wanted is there; what is read is right, or an error: how many of them.
+/// Checks that everything is there and every read is correct or fails. Returns how many failed.
 fn right_or_refused(fs: &NvmFs, wanted: &Tree) -> Result<u64, String> {
     let mut refused = 0;
     for (at, node) in &wanted.nodes {

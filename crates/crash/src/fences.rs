@@ -1,12 +1,12 @@
-//! Does every fence, and every write-back, earn its place? Each call of the engine that stores or fences is left out, one at a time, in
-//! one build (`heddle_pmem::planted::leave_out`), and what the rig has is run until something notices.
+//! Is every fence and every write-back needed? Each call of the engine that stores or fences is left out, one
+//! at a time, in one build (`heddle_pmem::planted::leave_out`). Then the rig's tests run until one fails.
 //!
-//! Order       1  all of it once with nothing left out: which run meets which call. 2  for each call the runs that meet it, the
-//!             shortest first. 3  for what is left the same under the pessimistic model, sequences of two whose last operation meets it,
+//! Order       1  all tests once with nothing left out: they tell which test runs which call. 2  for each call the tests that run it, the
+//!             shortest first. 3  for the rest the same under the pessimistic model, sequences of two whose last operation runs the call,
 //!             and several threads. Calls whose comment argues for them come last: they take all of it.
-//! Verdicts    noticed, and by what; argued: a comment above the call says "no check sees it" and why it is needed all the same;
-//!             not met; not noticed; noticed though the comment says that no check sees it; met, and not found in the source. The last
-//!             four fail the run, and so does a run that fails with nothing left out.
+//! Verdicts    noticed, and by which test; argued: a comment above the call says "no check sees it", and why it is still needed;
+//!             not met; not noticed; noticed although the comment says that no check sees it; met but not found in the source. The last
+//!             four fail the run. So does a test that fails with nothing left out.
 
 mod source;
 
@@ -25,43 +25,43 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How it is run.
+/// Parameters of the search.
 pub struct Search {
-    /// On these; in this order they are tried.
+    /// The variants, in the order of trying.
     pub variants: Vec<Variant>,
-    /// Sequences of two a call, at most.
+    /// Most sequences of two per call.
     pub sample: usize,
-    /// How long several threads run for a call that nothing else noticed.
+    /// How long several threads run for a call that no other test noticed.
     pub threads: Duration,
-    /// Which sequences, schedules and random images.
+    /// Seed of sequences, schedules and random images.
     pub seed: u64,
-    /// Workloads at once.
+    /// Workloads in parallel.
     pub jobs: usize,
-    /// A part of a file's name or `file:line`: only those calls.
+    /// Part of a file's name, or `file:line`: only these calls.
     pub only: Option<String>,
 }
 
-/// What noticed that a call was missing.
+/// The test that noticed a missing call.
 struct Noticed {
     by: String,
     how: String,
 }
 
-/// What meets a call.
+/// The tests that run a call.
 #[derive(Default)]
 struct Meets {
-    /// Tasks, those first that take the least time.
+    /// Tasks, the fastest first.
     tasks: Vec<usize>,
     scenes: Vec<usize>,
 }
 
-/// What became of a call.
+/// The verdict on a call.
 enum Verdict {
     Noticed(Noticed),
     Argued,
     NotMet,
     NotNoticed,
-    /// Its comment says that no check sees it.
+    /// Its comment says that no check sees it, but a test noticed.
     Contradicted(Noticed),
 }
 
@@ -94,7 +94,7 @@ impl std::fmt::Display for Verdict {
 }
 
 impl Search {
-    /// Prints the table; success if every call has a verdict that holds.
+    /// Prints the table. Returns success if no verdict fails the run.
     pub fn table(&self) -> ExitCode {
         let start = Instant::now();
         std::panic::set_hook(Box::new(|_| {}));
@@ -145,9 +145,9 @@ impl Search {
         self.variants.iter().flat_map(with).collect()
     }
 
-    /// By call: what meets it; and how many runs fail with nothing left out.
+    /// The tests that run each call, and how many tests fail with nothing left out.
     fn who_meets_what(&self, tasks: &[Task]) -> (BTreeMap<Site, Meets>, usize) {
-        // Few images: each recovery that is cut meets the same calls.
+        // A few images suffice: each recovery that is cut runs the same calls.
         let bounds = Bounds { ordered: 2, random: 1, seed: self.seed };
         let next = AtomicUsize::new(0);
         let reports: Mutex<BTreeMap<usize, Report>> = Mutex::default();

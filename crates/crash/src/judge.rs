@@ -1,10 +1,10 @@
-//! Is an image what was promised?
+//! Checks whether an image keeps the promises.
 //!
-//! Passes      1  mount (recover), walk all of it, compare with what is allowed;
-//!             2  use it: make, write, append, truncate, move and remove, rewrite every file; unmount, fsck finds nothing, recover
-//!                again, and it is the same;
-//!             3  delete all, unmount, and fsck finds no more taken than the root needs;
-//!             4  if recovery changed the image: cut the power at every fence of it, recover that: the same again.
+//! Passes      1  mount (recover), walk the whole tree, compare it with the allowed ones;
+//!             2  use it: make, write, append, truncate, move and remove, rewrite every file; unmount, fsck finds no issue, recover
+//!                 again: the tree is the same;
+//!             3  delete everything and unmount: fsck finds no more blocks in use than the root needs;
+//!             4  if recovery changed the image: cut the power at every fence of the recovery and recover that: the same result.
 //! Pruning     passes 2 to 4 see the image as recovery left it. Images that recovery made equal take them once.
 
 mod using;
@@ -21,11 +21,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Blocks that may stay taken when all is deleted: inode chunks and the logs of the root.
+/// Blocks that may stay in use when everything is deleted: inode chunks and the logs of the root.
 const BLOCKS_LEFT_MAX: u64 = 40;
 /// Address space of a mount's volatile memory.
 const ARENA_BYTES: usize = 256 << 20;
-/// Images of each fence of a recovery.
+/// Images per fence of a recovery.
 const NESTED_IMAGES: usize = 5;
 
 /// Options of the rig's mounts.
@@ -45,59 +45,60 @@ pub fn mounted(region: Region, logs: Logs) -> Result<Volume, VolumeError> {
     Ok(volume)
 }
 
-/// Images are copied and thrown away by the thousand: their memory is kept instead of being given back and faulted in anew.
+/// Keeps freed memory: images are copied and dropped by the thousand, and faulting their memory in again
+/// would be slow.
 pub fn keep_memory() {
-    // SAFETY: settings of the allocator, which change speed and nothing else.
+    // SAFETY: settings of the allocator that change only its speed.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 30);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 30);
     }
 }
 
-/// Judges images, one after the other, in memory of its own.
+/// Checks images, one at a time, in its own memory.
 pub struct Judge {
     probe: Probe,
     model: Model,
-    /// The cut whose memory the probe was loaded with last.
+    /// The cut whose memory the probe was last loaded with.
     loaded: Option<u64>,
     /// Hash of each of its blocks, and of all.
     base: Vec<u64>,
     sum: u64,
-    /// Recovered images that took passes 2 to 4, and the blocks that were looked at meanwhile.
+    /// Recovered images that took passes 2 to 4, and the blocks that were read meanwhile.
     used: HashMap<(u64, u64), Vec<u64>>,
-    /// Images (all of their words) that were judged for a state.
+    /// Images (all of their words) that were checked for a state.
     judged: HashSet<(u64, u64)>,
-    /// The same for images of recoveries that were cut, in memory of their own: see [`Judge::cut_recovery`].
+    /// The same for images of recoveries that were cut, in separate memory: see [`Judge::cut_recovery`].
     again: Probe,
     judged_again: HashSet<(u64, u64)>,
     logs: Logs,
     /// Paths that were allowed once.
     names: BTreeSet<Vec<u8>>,
-    /// Recoveries that were cut themselves.
+    /// Number of recoveries that were cut.
     pub nested: u64,
-    /// What recovery met.
+    /// The coverage of recovery.
     pub coverage: Coverage,
 }
 
-/// What an image may hold.
+/// The allowed contents of an image.
 pub struct Allowed<'a> {
-    /// Any of these.
+    /// The allowed trees.
     pub trees: &'a [Arc<Tree>],
-    /// Tells what is allowed apart from what is allowed elsewhere.
+    /// Identifies this set of trees.
     pub id: u64,
 }
 
 /// The verdict on an image.
 pub struct Verdict {
-    /// Why it is not as promised.
+    /// The reason why a promise is broken.
     pub failure: Option<String>,
-    /// What was looked at.
+    /// The words that were read.
     pub looked: Looked,
-    /// An image with the same content was judged before, for the same.
+    /// An image with the same content was checked before, for the same trees.
     pub known: bool,
 }
 
-/// Words of an image that differ from another's.
+/// Words of an image that differ from those of another.
 type Words = Vec<(Pos, u64)>;
 
 fn word_at(image: &[u8], at: Pos) -> u64 {
@@ -122,7 +123,7 @@ fn hash_block(block: u64, bytes: &[u8]) -> u64 {
 }
 
 impl Judge {
-    /// For images of so many bytes.
+    /// A judge for images of so many bytes.
     pub fn new(len_bytes: u64, model: Model, logs: Logs) -> Judge {
         let (_, probe) = Region::probed(len_bytes);
         let (_, again) = Region::probed(len_bytes);
@@ -143,7 +144,7 @@ impl Judge {
         }
     }
 
-    /// Judges one image of a cut.
+    /// Checks one image of a cut.
     pub fn judge(
         &mut self,
         cut: &Cut,
@@ -185,7 +186,8 @@ impl Judge {
         Verdict { failure, looked: Looked { units }, known: false }
     }
 
-    /// `hash`: of the image. `later`: blocks that an equal image was looked at in, in passes that are not taken again.
+    /// Runs the passes. `hash`: of the image. `later`: blocks that an equal image read in passes that are not
+    /// repeated.
     fn passes(
         &mut self,
         cut: &Cut,
@@ -211,7 +213,7 @@ impl Judge {
         let others = allowed.trees.iter().flat_map(|tree| tree.nodes.keys());
         use_it(&fs, wanted, others.chain(&self.names)).map_err(|e| format!("it cannot be used: {e}"))?;
         volume.unmount();
-        // A second opinion, which must not count as a look at the image.
+        // A second check, whose reads must not count as reads of the image.
         let verdict =
             fsck::examine("image", &self.probe.silent_region()).map_err(|e| format!("fsck: {e}"))?;
         if verdict.found() > 0 {
@@ -234,9 +236,9 @@ impl Judge {
         Ok(())
     }
 
-    /// Power cuts during the recovery of an image: recovering again comes to the same. Of images that differ in the time that the
-    /// mount wrote into its superblocks one is judged; which words of those had arrived tells others apart. `key`: what is wanted, and
-    /// the hash of the image.
+    /// Cuts the power during the recovery of an image: recovering again must give the same. Of images that
+    /// differ only in the time that the mount wrote into its superblocks, one is checked; the arrived words
+    /// of those superblocks tell others apart. `key`: the expected trees, and the hash of the image.
     fn cut_recovery(
         &mut self,
         point: &CrashPoint<'_>,
@@ -287,7 +289,8 @@ impl Judge {
         Ok(())
     }
 
-    /// The image as recovery left it, superblock aside, and whether recovery changed more than that.
+    /// The hash of the image as recovery left it, without superblocks; and whether recovery changed more than
+    /// those.
     fn hash_after(&self, cut: &Cut, words: &[(Pos, u64)]) -> (u64, bool) {
         let last = (self.base.len() - 1) as u64;
         let (mut hash, mut changed) = (self.sum ^ self.base[0] ^ self.base[last as usize], false);
@@ -300,7 +303,7 @@ impl Judge {
     }
 }
 
-/// A block of the image.
+/// A block of the image, with its differing words.
 fn patched(memory: &[u8], block: u64, words: &[(Pos, u64)]) -> Vec<u8> {
     let start = block * BLOCK_BYTES as u64;
     let mut bytes = memory[start as usize..][..BLOCK_BYTES].to_vec();
@@ -310,7 +313,8 @@ fn patched(memory: &[u8], block: u64, words: &[(Pos, u64)]) -> Vec<u8> {
     bytes
 }
 
-/// An image that was emptied and unmounted: sound, and no more blocks are taken than the root needs.
+/// Checks an image that was emptied and unmounted: it has no issue, and no more blocks are in use than the
+/// root needs.
 pub(crate) fn is_empty(region: &Region) -> Result<(), String> {
     let survey = fsck::survey("image", region).map_err(|e| format!("fsck: {e}"))?;
     let survey = survey.ok_or("the superblock is lost when all is deleted")?;
@@ -325,7 +329,7 @@ pub(crate) fn is_empty(region: &Region) -> Result<(), String> {
     Ok(())
 }
 
-/// The number of the allowed state that a tree is.
+/// The index of the allowed tree that equals this tree.
 fn state_of(tree: &Tree, allowed: &[Arc<Tree>]) -> Result<usize, String> {
     if let Some(state) = allowed.iter().position(|wanted| **wanted == *tree) {
         return Ok(state);
@@ -341,7 +345,7 @@ fn state_of(tree: &Tree, allowed: &[Arc<Tree>]) -> Result<usize, String> {
     Err(text)
 }
 
-/// A panic is a finding like any other.
+/// Turns a panic into a finding.
 pub fn without_panic<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

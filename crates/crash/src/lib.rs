@@ -1,16 +1,17 @@
-//! The crash rig: cuts the power of any workload at every fence, and judges what is left.
+//! The crash rig: cuts the power of any workload at every fence, and checks the resulting images.
 //!
-//! - [`text`]: the workload language (docs/crash.md); [`op`], [`play`]: what its lines mean.
-//! - [`rig`]: runs a workload on a simulated region and on the model, cuts, has every image judged.
-//! - [`cut`]: which images of a cut are looked at; [`judge`]: whether one is what was promised.
-//! - [`ace`]: all short sequences of operations; [`corpus`]: workloads at the edges, by name.
-//! - [`mix`]: all of it at random; [`mixed`]: long lists of mixed operations; [`shrink`]: of a list that fails, what it takes to fail.
-//! - [`reformat`]: a file system that is made where another one was.
-//! - [`coverage`]: what ran, counted; `fences`: each fence and each write-back left out, one at a time.
-//! - `faults`: requests that find nothing, lines that cannot be loaded.
-//! - [`scenes`]: what needs several threads in certain places at once.
-//! - [`threads`]: power cuts while several threads are inside.
-//! - [`emit`]: crash images with a manifest, for a judge of one's own.
+//! - [`text`]: the workload language (docs/crash.md); [`op`], [`play`]: the operations of its lines.
+//! - [`rig`]: runs a workload on a simulated region and on the model, cuts, and has every image checked.
+//! - [`cut`]: the choice of images of a cut; [`judge`]: checks whether an image keeps the promises.
+//! - [`ace`]: all short sequences of operations; [`corpus`]: workloads for corner cases, by name.
+//! - [`mix`]: everything at random; [`mixed`]: long lists of mixed operations; [`shrink`]: the shortest list
+//!   that still fails.
+//! - [`reformat`]: a file system made over another one.
+//! - [`coverage`]: counts of what ran; `fences`: each fence and each write-back left out, one at a time.
+//! - `faults`: requests that fail, lines that cannot be loaded.
+//! - [`scenes`]: cases that need several threads at certain places at once.
+//! - [`threads`]: power cuts while several threads are in calls.
+//! - [`emit`]: crash images with a manifest, for other checkers.
 #![warn(missing_docs)]
 
 pub mod ace;

@@ -1,7 +1,8 @@
-//! All that the rig has, at random, until there are states enough.
+//! All tests of the rig, at random, until there are enough states.
 //!
-//! Round by round: in each every variant has two long lists, some sequences of three, a workload of the corpus and a run of several
-//! threads, under one model of what a power cut may do. A list that fails is made smaller before it is printed.
+//! In each round every variant runs two long lists, some sequences of three, a workload of the corpus and a
+//! run of several threads, under one model of the power cut. A list that fails is shortened before it is
+//! printed.
 
 use crate::cut::Bounds;
 use crate::op::Workload;
@@ -12,36 +13,36 @@ use heddle_nvmfs::Variant;
 use heddle_pmem::Model;
 use std::time::{Duration, Instant};
 
-/// The models in turn: those of most machines twice.
+/// The models in turn: the models of most machines come twice.
 const MODELS: [Model; 6] =
     [Model::Ordered, Model::Process, Model::Ordered, Model::Pessimistic, Model::Process, Model::Eadr];
-/// Sequences of three in a round.
+/// Sequences of three per round.
 const SEQUENCES: usize = 4;
-/// How long a list that fails may be made smaller.
+/// How long a failing list may be shortened.
 const SHRINK: Duration = Duration::from_secs(120);
 
-/// How it is run.
+/// Parameters of a mix.
 pub struct Mix {
-    /// On these.
+    /// The variants.
     pub variants: Vec<Variant>,
-    /// Under this model alone.
+    /// Only this model.
     pub model: Option<Model>,
-    /// Images a cut in order, at most; unless said.
+    /// Most images per cut in order, if given.
     pub images: Option<usize>,
-    /// And at random.
+    /// Further images at random, if given.
     pub random: Option<usize>,
-    /// Which lists, sequences, schedules and random images.
+    /// Seed of lists, sequences, schedules and random images.
     pub seed: u64,
     /// Ends when so many states were formed,
     pub states: u64,
     /// or so much time has passed.
     pub limit: Option<Duration>,
-    /// Workloads at once.
+    /// Workloads in parallel.
     pub jobs: usize,
 }
 
 impl Mix {
-    /// Runs it, up to the first finding; how many runs, and what they came to.
+    /// Runs up to the first finding. Returns the number of runs, and their results.
     pub fn run(&self) -> (usize, Report) {
         let (start, mut told) = (Instant::now(), Instant::now());
         let (mut runs, mut sum) = (0, Report::default());
@@ -88,7 +89,7 @@ impl Mix {
     }
 }
 
-/// Prints what it takes to fail, for `heddle crash`.
+/// Prints the shortest list that fails, for `heddle crash`.
 fn smaller(tasks: &[Task], failure: &Failure) {
     println!("FOUND {failure}");
     let is_it =

@@ -1,28 +1,29 @@
-//! Long lists of mixed operations, drawn at random: what no list of short sequences has in it.
+//! Long lists of mixed operations, drawn at random, for cases that short sequences do not reach.
 //!
-//! A few names, so that operations meet; sizes around the edges of pages; three threads and two descriptors; now and then a remount.
-//! Calls that fail as the model says are part of it. Every operation behind a short set-up is watched.
+//! They use a few names, so that operations interact; sizes around page boundaries; three threads and two
+//! descriptors; and some remounts. Calls that fail as in the model are part of it. Every operation behind a
+//! short set-up is watched.
 
 use crate::cut::Random;
 use crate::op::{File, KINDS, ListKind, Logs, MODES, Op, Step, Workload, read_list};
 use heddle_vfs::RangeOp;
 
-/// Operations of a list that are watched.
+/// Watched operations of a list.
 const WATCHED: usize = 24;
-/// Operations before them: so many at least, and up to as many more; they bring logs to any fill.
+/// Least number of operations before them; up to as many more follow. They bring logs to any fill level.
 const SETUP: u64 = 30;
 
 const DIRS: [&str; 4] = ["", "/d", "/e", "/d/s"];
 const NAMES: [&str; 5] =
     ["a", "b", "c", "s", "a name that takes more than one line of the log, as longer ones do"];
 
-/// The list of a seed.
+/// The list for a seed.
 pub fn list(seed: u64) -> Workload {
     let mut random = Random::new(seed ^ 0x6d69_7865_6400);
     let make = |path: &str| Step { op: Op::Mkdir { path: path.into() }, thread: 0, line: 0 };
     let mut setup: Vec<Step> = ["/d", "/e", "/d/s"].into_iter().map(make).collect();
     let before = SETUP + random.below(SETUP);
-    // A list keeps to the same few files more often than not: then their logs fill.
+    // Half of the lists keep to a few files: then their logs fill.
     let narrow = random.below(2) == 0;
     let threads = if random.below(3) == 0 { 3 } else { 1 };
     let step = |random: &mut Random| Step {
@@ -53,7 +54,7 @@ fn file(random: &mut Random, narrow: bool) -> File {
     }
 }
 
-/// Around the edges of the first pages.
+/// An offset around the boundaries of the first pages.
 fn offset(random: &mut Random) -> u64 {
     let edge = random.below(7) * 4096;
     match random.below(4) {

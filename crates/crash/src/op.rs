@@ -4,10 +4,10 @@ use heddle_vfs::acl::{Acl, Entry, Tag};
 use heddle_vfs::{FileKind, RangeOp};
 use std::fmt;
 
-/// A file by its path, or by the name of a descriptor that an `open` gave.
+/// A file by its path, or by the name of a descriptor from an `open`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum File {
-    /// Opened for this operation alone.
+    /// Opened only for this operation.
     Path(String),
     /// Open since an earlier [`Op::Open`].
     Descriptor(String),
@@ -45,52 +45,52 @@ pub enum Op {
     Remount,
 }
 
-/// An operation in its place.
+/// An operation with its thread and line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// What is done.
+    /// The operation.
     pub op: Op,
-    /// By which thread: 0 is the rig's own.
+    /// The thread: 0 is the rig's own.
     pub thread: u32,
-    /// Line of the workload file it came from, from 1; 0: from no file.
+    /// Line of the workload file, from 1; 0 if it comes from no file.
     pub line: usize,
 }
 
-/// How long logs may grow before what lives in them is logged anew.
+/// How long logs may grow before their live records are logged again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Logs {
-    /// As in any mount: several times what lives in them.
+    /// As in any mount: several times the live records.
     #[default]
     Usual,
-    /// To what lives in them.
+    /// Only to the size of the live records.
     Short,
 }
 
-/// Which access list.
+/// The kind of an access list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ListKind {
-    /// Of the file itself.
+    /// The list of the file itself.
     Access,
-    /// What is made in the directory gets.
+    /// The default list: new files in the directory get it.
     Default,
 }
 
-/// What is run: first without power cuts, then with.
+/// A workload: first run without power cuts, then with.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Workload {
-    /// For reports.
+    /// Its name in reports.
     pub name: String,
-    /// Before the first power cut.
+    /// Steps before the first power cut.
     pub setup: Vec<Step>,
-    /// During each of which, and after which, the power is cut.
+    /// Steps in which, and after which, the power is cut.
     pub watched: Vec<Step>,
-    /// Bytes of the image it wants; 0: the smallest.
+    /// Size of the image in bytes; 0 for the smallest.
     pub image_bytes: u64,
     /// How long logs may grow.
     pub logs: Logs,
 }
 
-/// What `mknod` makes, by its word.
+/// The kinds for `mknod`, by their words.
 pub const KINDS: [(FileKind, &str); 4] = [
     (FileKind::Fifo, "fifo"),
     (FileKind::Socket, "socket"),
@@ -98,7 +98,7 @@ pub const KINDS: [(FileKind, &str); 4] = [
     (FileKind::BlockDevice, "block"),
 ];
 
-/// The words of an access list, by what an entry is for.
+/// The words of an access list's entries.
 const TAGS: [(Tag, &str); 6] = [
     (Tag::Owner, "owner"),
     (Tag::User, "user"),
@@ -134,7 +134,7 @@ fn list_text(list: &Acl) -> String {
     list.entries().iter().map(entry).collect::<Vec<_>>().join(",")
 }
 
-/// The words of a range mode, the first of each is what we print.
+/// The words of a range mode; the first one is printed.
 pub const MODES: [(RangeOp, &[&str]); 7] = [
     (RangeOp::Allocate { keep_size: false }, &["allocate", "default", "0"]),
     (RangeOp::Allocate { keep_size: true }, &["keep", "keep-size"]),
@@ -154,7 +154,7 @@ impl fmt::Display for File {
     }
 }
 
-/// A word as it is written: bytes that end or change a word are escaped.
+/// A word as text: bytes that would end or change it are escaped.
 fn word(text: &str) -> String {
     if text.is_empty() {
         return "{x*0}".into();

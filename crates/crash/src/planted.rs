@@ -1,6 +1,6 @@
-//! Does the rig see? Each bug of `heddle_nvmfs::planted` is planted, and must be caught.
+//! Tests of the rig: each bug of `heddle_nvmfs::planted` is planted, and must be caught.
 //!
-//! A bug is for the whole process: bugs are tried one after the other.
+//! A planted bug affects the whole process, so bugs are tried one at a time.
 
 use crate::cut::Bounds;
 use crate::op::Workload;
@@ -12,9 +12,9 @@ use heddle_pmem::Model;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Where a bug was caught.
+/// The run that caught a bug.
 pub struct Caught {
-    /// What was wrong with the first image that failed.
+    /// The failure of the first image that failed.
     pub failure: Failure,
     /// Images mounted until then.
     pub images: u64,
@@ -30,7 +30,7 @@ pub fn attempt(bug: Bug, variant: Variant, workload: &Workload, model: Model, se
     report.failures.into_iter().next().map(|failure| Caught { failure, images: report.images })
 }
 
-/// Where each bug is caught soonest.
+/// For each bug the workload that catches it soonest.
 const WHERE: &[(Bug, Variant, &str)] = &[
     (Bug::DataFenceMissing, Variant::Heddle, "data"),
     (Bug::EntryBeforeData, Variant::Heddle, "data"),
@@ -81,23 +81,23 @@ const WHERE: &[(Bug, Variant, &str)] = &[
     (Bug::ShiftWritesUnwritten, Variant::Heddle, "unwritten"),
 ];
 
-/// Bugs that need many lanes inside at once.
+/// Bugs that need many lanes in calls at once.
 const CROWDED: &[Bug] = &[Bug::OnlyInlineChainsRead, Bug::LaterChainWins];
-/// Times that such a scene is played.
+/// How often such a scene is played.
 const CROWDED_TRIES: usize = 8;
 
-/// Bugs of a call that fails: no power is cut.
+/// Bugs of failing calls: no power is cut.
 const FAILING: &[Bug] = &[Bug::FailedWriteLeaks];
 
-/// Bugs that need a writer that stalls, and where it stalls.
+/// Bugs that need a stalled writer, and the step in which it stalls.
 const STALLED: &[(Bug, Step)] = &[
     (Bug::StopsAtFirstGap, Step::Logged),
     (Bug::TailOverAHole, Step::Logging),
     (Bug::LinkFencedLate, Step::Unfenced),
 ];
 
-/// Bugs that lose nothing where processes die and memory stays: a flush or a fence is missing, and the stores are in order. The last
-/// needs a name that arrives without the inode which was stored before it.
+/// Bugs without effect if processes die and memory stays: a flush or a fence is missing, but the order of
+/// stores is right. The last one needs a name that arrives without the inode stored before it.
 const OF_POWER_CUTS: &[Bug] = &[
     Bug::DataFenceMissing,
     Bug::CommitFenceMissing,
@@ -120,10 +120,11 @@ const OF_POWER_CUTS: &[Bug] = &[
     Bug::CutCreationMovesTime,
     Bug::UnnamedNotFlushed,
 ];
-/// Of those, the fast table plays so many where processes die: each takes as long as a workload in which nothing is found.
+/// The fast table plays so many of them with dying processes: each takes as long as a workload without
+/// findings.
 const OF_POWER_CUTS_FAST: usize = 3;
 
-/// Under a model of power cuts, or of deaths.
+/// Tries the soonest workload, under a model of power cuts or of deaths.
 fn soonest(bug: Bug, model: Model, seed: u64) -> Option<Caught> {
     if let Some((_, stall)) = STALLED.iter().find(|(known, _)| *known == bug) {
         plant(Some(bug));
@@ -135,7 +136,7 @@ fn soonest(bug: Bug, model: Model, seed: u64) -> Option<Caught> {
     }
     if CROWDED.contains(&bug) {
         plant(Some(bug));
-        // Which writer gets which chain is the machine's choice; once in nine it hides the bug.
+        // The machine decides which writer gets which chain; one try in nine hides the bug.
         let played =
             (0..CROWDED_TRIES).find_map(|_| scenes::many_lanes(Variant::Heddle, model).ok().flatten());
         plant(None);
@@ -165,7 +166,7 @@ fn without_a_cut(variant: Variant, text: String) -> Failure {
     }
 }
 
-/// Tries all that the rig has, the variants that suit first, until something catches the bug.
+/// Tries all tests of the rig, suitable variants first, until one catches the bug.
 fn search(bug: Bug, seed: u64) -> Option<Caught> {
     let workloads: Vec<Workload> = corpus::workloads().into_iter().chain(ace::sequences(1, None)).collect();
     let variants = [Variant::Heddle, Variant::NovaTree, Variant::Nova];
@@ -174,7 +175,8 @@ fn search(bug: Bug, seed: u64) -> Option<Caught> {
     })
 }
 
-/// Prints the table; success if every bug was caught. `fast`: what is not caught where it should be is not searched for elsewhere.
+/// Prints the table. Returns success if every bug was caught. With `fast`, a bug that its workload does not
+/// catch is not searched for elsewhere.
 pub fn table(seed: u64, fast: bool) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let (mut tried, mut missed) = (0, Vec::new());
@@ -228,8 +230,8 @@ pub fn table(seed: u64, fast: bool) -> ExitCode {
     if kept && missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
-/// The SRL paper's argument, its other half: with commit marks what returned beside a stalled writer is there. (With a tail it is not:
-/// `tail-over-a-hole`.)
+/// The other half of the SRL paper's argument: with commit marks, returned calls beside a stalled writer
+/// survive. (With a tail they do not: `tail-over-a-hole`.)
 fn commit_marks_keep_what_returned(model: Model) -> bool {
     let mut all = true;
     for variant in [Variant::NovaInterval, Variant::NovaArray, Variant::NovaTree] {

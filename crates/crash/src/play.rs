@@ -1,4 +1,4 @@
-//! Carries operations out, on the engine and on the model alike.
+//! Runs operations on the engine and on the model.
 
 use crate::op::{File, ListKind, Op};
 use heddle_vfs::{
@@ -7,13 +7,13 @@ use heddle_vfs::{
 };
 use std::collections::BTreeMap;
 
-/// One side: a file system and the descriptors that are open on it.
+/// A file system, and the descriptors open on it.
 pub struct Player<'a> {
     fs: &'a dyn FileSystem,
     open: BTreeMap<String, Handle>,
 }
 
-/// Byte `at` of what operation `number` of a workload writes (operations are counted from 1, those of set-up too).
+/// Byte `at` of the data that operation `number` of a workload writes (counted from 1, set-up included).
 pub fn byte(number: usize, at: u64) -> u8 {
     (number as u64 * 37 + at % 251) as u8 | 1
 }
@@ -23,7 +23,7 @@ fn data(number: usize, len: u64) -> Vec<u8> {
 }
 
 impl<'a> Player<'a> {
-    /// Nothing is open.
+    /// A player without open descriptors.
     pub fn new(fs: &'a dyn FileSystem) -> Player<'a> {
         Player { fs, open: BTreeMap::new() }
     }
@@ -35,7 +35,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Carries out operation `number`.
+    /// Runs operation `number`.
     ///
     /// # Errors
     /// Those of the file system; [`Error::BadHandle`] for a descriptor that is not open.

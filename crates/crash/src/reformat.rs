@@ -1,7 +1,7 @@
-//! Power cuts while a file system is made where another one was.
+//! Power cuts while a file system is made over another one.
 //!
-//! Until the new one is there, an image is the old one with all that it held, or none; then it is an empty one. It is never an old one
-//! without its content.
+//! Until the new file system is complete, an image holds the old one with all its content, or none.
+//! Afterwards it holds an empty one. It never holds an old one without its content.
 
 use crate::coverage::Coverage;
 use crate::cut::{Bounds, Cut, choice_text, explore};
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const BOUNDS: Bounds = Bounds { ordered: 256, random: 64, seed: 1 };
 
-/// The first image that is not as promised, and what was met.
+/// The first image that breaks a promise, and the coverage.
 ///
 /// # Errors
 /// The image cannot be made.
@@ -36,7 +36,7 @@ pub fn reformatted(variant: Variant, model: Model) -> Result<(Option<Failure>, C
     format_region(&region, variant).map_err(say)?;
     simulator.stop_watching();
     if model == Model::Process {
-        // PERSIST: leaves nothing undecided.
+        // PERSIST: no store stays pending.
         region.fence();
     }
     let mut cuts = std::mem::take(&mut *cuts.lock().unwrap_or_else(PoisonError::into_inner));
@@ -47,7 +47,7 @@ pub fn reformatted(variant: Variant, model: Model) -> Result<(Option<Failure>, C
     Ok((cuts.iter().find_map(|cut| judge(variant, model, cut, [&old, &empty])), coverage))
 }
 
-/// Puts something into an image; what it holds then.
+/// Puts content into an image, and returns its tree.
 fn filled(region: Region) -> Result<Arc<Tree>, String> {
     let volume = mounted(region, Logs::Usual).map_err(|e| e.to_string())?;
     let fs = volume.fs();
@@ -100,7 +100,7 @@ fn judge(variant: Variant, model: Model, cut: &Cut, [old, empty]: [&Arc<Tree>; 2
     found
 }
 
-/// Does the image hold no file system?
+/// Returns true if the image holds no file system.
 fn is_none(cut: &Cut, words: &[(heddle_pmem::Pos, u64)]) -> bool {
     let mut image = cut.point.memory().to_vec();
     for (at, word) in words {

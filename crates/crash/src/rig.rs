@@ -1,9 +1,10 @@
 //! Runs a workload and cuts the power.
 //!
-//! The workload runs on a simulated region and, beside it, on the model. At every fence of a watched step, and when it returns, a
-//! [`Cut`] is taken (where processes die and memory stays it stands for all moments since the one before, and the return is a fence
-//! too); when the step has returned, and what it came to is known, the images of its cuts are formed and judged: what they hold must be
-//! what the model held before or after the step; after it, once it has returned.
+//! The workload runs on a simulated region and on the model. At every fence of a watched step, and when the
+//! step returns, a [`Cut`] is taken. (If processes die and memory stays, a cut stands for all moments since
+//! the one before, and the return is a fence too.) Once the step has returned and its result is known, the
+//! images of its cuts are formed and checked. Each must hold what the model held before or after the step; an
+//! image taken after the return must hold the latter.
 
 use crate::coverage::{Coverage, Part};
 use crate::cut::{Bounds, Choice, Cut, Looked, Random, choice_text, explore, read_choice};
@@ -18,44 +19,44 @@ use heddle_vfs::{Cred, Error, FileSystem, Ino, SetAttr, Time};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of an image, unless a workload wants more: the fewest a file system can have.
+/// Size of an image in bytes, unless a workload wants more: the smallest possible file system.
 pub const IMAGE_BYTES: u64 = 4 << 20;
-/// A run ends after so many findings: more say the same again.
+/// A run ends after so many findings: further ones repeat the same.
 const FAILURES_MAX: usize = 20;
 
-/// How a workload is run.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The system under test.
     pub variant: Variant,
-    /// What a power cut may do to stores that no fence covers.
+    /// Effects of a power cut on stores that no fence covers.
     pub model: Model,
-    /// Images a cut.
+    /// Limits on images per cut.
     pub bounds: Bounds,
-    /// This image of this cut alone.
+    /// Only this image of this cut.
     pub only: Option<Only>,
 }
 
-/// One image: what a report names so that it can be made again.
+/// One image, as a report names it so that it can be made again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Only {
     /// Watched step, from 0.
     pub step: usize,
-    /// Fence of it, from 1; 0: after its return.
+    /// Fence of the step, from 1; 0 after its return.
     pub fence: u64,
-    /// Which stores arrived, as [`choice_text`] has it.
+    /// The stores that arrived, as in [`choice_text`].
     pub arrived: String,
 }
 
 impl Config {
-    /// A thorough run of a single workload.
+    /// A thorough run of one workload.
     pub fn new(variant: Variant) -> Config {
         let bounds = Bounds { ordered: 1 << 10, random: 64, seed: 1 };
         Config { variant, model: Model::Ordered, bounds, only: None }
     }
 }
 
-/// An image that is not as promised, or a call that did not do what the model does.
+/// An image that breaks a promise, or a call whose result differs from the model's.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The workload's name.
@@ -68,11 +69,11 @@ pub struct Failure {
     pub op: String,
     /// The call had returned.
     pub returned: bool,
-    /// Fence of the step, from 1; 0 after its return. `None`: no power was cut.
+    /// Fence of the step, from 1; 0 after its return. `None` if no power was cut.
     pub fence: Option<u64>,
-    /// Which pending stores arrived.
+    /// The pending stores that arrived.
     pub arrived: String,
-    /// What is wrong.
+    /// The broken promise.
     pub text: String,
 }
 
@@ -97,25 +98,25 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Moments at which the power was cut.
+    /// Number of power cuts.
     pub cuts: u64,
-    /// Different images that were formed.
+    /// Number of different images formed.
     pub states: u64,
-    /// Those that were mounted and judged; the others behave as one of these.
+    /// Number of images mounted and checked; each other one behaves as one of these.
     pub images: u64,
-    /// Recoveries that were cut themselves.
+    /// Number of recoveries that were cut.
     pub nested: u64,
-    /// What was found.
+    /// The findings.
     pub failures: Vec<Failure>,
-    /// What was met.
+    /// The coverage.
     pub coverage: Coverage,
 }
 
 impl Report {
-    /// Adds another run's.
+    /// Adds the results of another run.
     pub fn add(&mut self, other: Report) {
         self.cuts += other.cuts;
         self.states += other.states;
@@ -126,38 +127,38 @@ impl Report {
     }
 }
 
-/// A judged image, for who keeps them.
+/// A checked image, for an observer.
 pub struct Judged<'a> {
     /// Watched steps that had returned.
     pub returned: usize,
-    /// The one that was running, from 0.
+    /// The step that was running, from 0.
     pub running: Option<usize>,
-    /// Fence of it, from 1; 0 after its return.
+    /// Fence of that step, from 1; 0 after its return.
     pub fence: u64,
-    /// Which pending stores arrived.
+    /// The pending stores that arrived.
     pub choice: &'a Choice,
-    /// What the program saw.
+    /// The memory as the program saw it.
     pub memory: &'a [u8],
-    /// Where the image differs from that.
+    /// The words in which the image differs from it.
     pub words: &'a [(Pos, u64)],
-    /// What is wrong with it.
+    /// The broken promise, if any.
     pub failure: Option<&'a str>,
 }
 
-/// Told of each step that returned and of each image that was judged.
+/// Observes each returned step and each checked image.
 pub trait Observer {
-    /// A watched step returned.
+    /// Called when a watched step has returned.
     fn returned(&mut self, _step: usize, _result: &Result<(), Error>) {}
-    /// An image was judged.
+    /// Called when an image was checked.
     fn judged(&mut self, _image: &Judged<'_>) {}
 }
 
-/// Nobody listens.
+/// An observer that does nothing.
 pub struct Nobody;
 
 impl Observer for Nobody {}
 
-/// A run that could not be made.
+/// A run that could not start.
 #[derive(Clone, Debug)]
 pub struct CannotRun(pub String);
 
@@ -206,8 +207,8 @@ pub fn run(workload: &Workload, config: &Config, observer: &mut dyn Observer) ->
     Ok(run.report)
 }
 
-/// Where a thread of the workload looks for a lane: a lane's blocks lie at a place of their own, so that a run is the same each time
-/// only if its lanes are, and different seeds try different places.
+/// The lane at which a thread of the workload starts its search. Blocks of a lane have a place of their own,
+/// so a run is repeatable only if its lanes are; different seeds try different places.
 pub(crate) fn first_lane(seed: u64, thread: u32) -> u32 {
     (Random::new(seed).number() as u32).wrapping_add(thread)
 }
@@ -235,7 +236,7 @@ struct Run<'a> {
     number: usize,
 }
 
-/// The engine was not there any more.
+/// The engine did not exist any more.
 const GONE: &str = "a remount failed before";
 
 impl Run<'_> {
@@ -246,7 +247,8 @@ impl Run<'_> {
     fn all(&mut self, model: &ModelFs) {
         let (setup, watched) = (&self.workload.setup, &self.workload.watched);
         let steps: Vec<&Step> = setup.iter().chain(watched).collect();
-        // A remount ends all descriptors, and the engine they are of: runs between two remounts have players of their own.
+        // A remount ends all descriptors and their engine, so the steps between two remounts have their own
+        // players.
         let mut first = 0;
         let mut model_player = Player::new(model);
         while first < steps.len() && self.report.failures.is_empty() {
@@ -270,7 +272,7 @@ impl Run<'_> {
         model_player.close_all();
     }
 
-    /// One step on both sides; false ends the run.
+    /// Runs one step on both sides. Returns false to end the run.
     fn one(
         &mut self,
         step: &Step,
@@ -287,7 +289,7 @@ impl Run<'_> {
         self.returned();
         self.simulator.stop_watching();
         let should = match &is {
-            // The model has room for ever.
+            // The model never runs out of space.
             Err(Error::NoSpace | Error::NoInodes | Error::NoMemory) => is.clone(),
             _ => model_player.play(number, &step.op),
         };
@@ -330,11 +332,12 @@ impl Run<'_> {
         }
     }
 
-    /// A call has returned. Where processes die and memory stays, what it stored is there, whether it fenced or not: a fence for it
-    /// takes the last cut inside the call, and leaves nothing undecided.
+    /// Records that a call has returned. If processes die and memory stays, its stores are there with or
+    /// without a fence. A fence on its behalf takes the last cut inside the call, and leaves no store
+    /// pending.
     fn returned(&self) {
         if self.config.model == Model::Process {
-            // PERSIST: of the rig's own machine; see above.
+            // PERSIST: for the simulated machine only; see above.
             self.region.fence();
         }
     }
@@ -367,7 +370,8 @@ impl Run<'_> {
             self.cuts += 1;
             cut.id = self.cuts;
             let trees = if cut.returned || same { &both[1..] } else { &both[..] };
-            // What is allowed is the same for all cuts of a step before its return; one that changes nothing is like a return.
+            // The allowed trees are the same for all cuts of a step before its return; a step that changes
+            // nothing is like a return.
             let allowed = Allowed { trees, id: at as u64 * 2 + u64::from(cut.returned || same) };
             self.judge_cut(&cut, step, &allowed);
             self.report.cuts += 1;
@@ -462,12 +466,12 @@ fn shown(result: &Result<(), Error>) -> String {
     result.as_ref().map_or_else(ToString::to_string, |()| "success".into())
 }
 
-/// Plays one step on the engine.
+/// Runs one step on the engine.
 pub type PlayOne<'a> = &'a mut dyn FnMut(usize, &Step) -> Result<(), Error>;
 
-/// Gives `work` the means to play steps, each by the thread it names. Those threads stay until `work` has ended, and what the engine
-/// gave them with them.
-/// Of steps behind the first `setup`, what they meet is added to `coverage`.
+/// Gives `work` a function to run steps, each on the thread that it names. Those threads, and what the engine
+/// gave them, stay until `work` has ended. The coverage of steps after the first `setup` is added to
+/// `coverage`.
 fn on_threads<R>(
     fs: &NvmFs,
     seed: u64,
@@ -494,7 +498,7 @@ fn on_threads<R>(
         for thread in threads {
             let (ask, asked) = channel::<(usize, Op, Sender<Result<(), Error>>)>();
             let play = &play;
-            // Ends when its sender is dropped.
+            // The thread ends when its sender is dropped.
             scope.spawn(move || {
                 look_first_at(first_lane(seed, thread));
                 for (number, op, answer) in asked {

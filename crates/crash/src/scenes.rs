@@ -1,10 +1,10 @@
-//! Scenes: what needs several threads in certain places at once.
+//! Scenes: cases that need several threads at certain places at once.
 //!
-//! - `stalled_writer`, the SRL paper's argument for commit marks (pNOVA, Fig. 3): one writer stalls with its place in the log,
-//!   another one, of another range, returns. What returned must survive.
-//! - `heads`: a writer that stalls behind the link to a block of heads of chains.
-//! - `recopied`: a writer of a part of a page, while another changes the rest.
-//! - [`many_lanes`]: more writers inside at once than an inode's slot has room for heads of chains.
+//! - `stalled_writer`, the SRL paper's argument for commit marks (pNOVA, Fig. 3): one writer stalls with its
+//!   place in the log taken, and another writer of another range returns. The returned write must survive.
+//! - `heads`: a writer that stalls after it has linked a block of chain heads.
+//! - `recopied`: a writer of part of a page, while another writer changes the rest.
+//! - [`many_lanes`]: more writers in calls than an inode's slot has room for chain heads.
 
 #[cfg(feature = "planted")]
 pub mod heads;
@@ -31,11 +31,11 @@ use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A scene: what is wrong, if anything, and what was met.
+/// A scene: returns the broken promise, if any, and the coverage.
 #[cfg(feature = "planted")]
 pub type Scene = fn(Model) -> Result<(Option<Failure>, Coverage), String>;
 
-/// Of `heddle`; with nothing planted nothing is wrong.
+/// Scenes of `heddle`; without a planted bug they find nothing.
 #[cfg(feature = "planted")]
 pub const SCENES: [(&str, Scene); 3] = [
     ("mkfs over another file system", |model| reformat::reformatted(Variant::Heddle, model)),
@@ -57,22 +57,22 @@ fn machine(model: Model) -> (Region, Simulator) {
     (region, simulator)
 }
 
-/// The power is cut, or all processes die: then memory keeps what was stored.
+/// Cuts the power, or lets all processes die: then memory keeps all stores.
 fn cut_now(simulator: &Simulator, region: &Region, model: Model) -> CrashPoint<'static> {
     if model == Model::Process {
-        // PERSIST: leaves nothing undecided.
+        // PERSIST: no store stays pending.
         region.fence();
     }
     simulator.crash_point()
 }
 
-/// What is there before a scene begins: a file with so many records in its log.
+/// The state before a scene: a file with so many records in its log.
 fn before(records: usize) -> impl Iterator<Item = Op> {
     let write = Op::Write { file: File::Path("/f".into()), offset: 0, len: 12_288 };
     std::iter::once(Op::Create { path: "/f".into() }).chain(std::iter::repeat_n(write, records))
 }
 
-/// The tree after these writes: number and page.
+/// The tree after these writes, given by number and page.
 #[cfg(feature = "planted")]
 fn tree_after(fs: &NvmFs, records: usize, writes: &[(usize, u64)]) -> Option<Arc<Tree>> {
     let model = model_like(fs);
@@ -84,8 +84,9 @@ fn tree_after(fs: &NvmFs, records: usize, writes: &[(usize, u64)]) -> Option<Arc
     Tree::of(&model).ok().map(Arc::new)
 }
 
-/// The first image that is not as promised. `stall`: the step in which the first writer waits until the power is cut; `records`: what
-/// the file's log holds before, so that a stall can be had at the end of a log page.
+/// Returns the first image that breaks a promise. `stall`: the step in which the first writer waits until the
+/// power is cut. `records`: the number of records in the file's log before, so that a stall can happen at the
+/// end of a log page.
 ///
 /// # Errors
 /// The scene cannot be played.
@@ -141,11 +142,11 @@ pub fn stalled_writer(
     Ok(judge(variant, model, &cut, &trees))
 }
 
-/// Numbers of records in a file's log so that one of them is that at which the next begins a page.
+/// Numbers of records of which one makes the next record begin a log page.
 #[cfg(feature = "planted")]
 pub const PAGE_ENDS: std::ops::RangeInclusive<usize> = 60..=64;
 
-/// The first image that is not as promised, whatever step a writer of a commit-mark log stalls in.
+/// Returns the first image that breaks a promise, for any step in which a writer of a commit-mark log stalls.
 ///
 /// # Errors
 /// The scene cannot be played.
@@ -169,7 +170,7 @@ thread_local! {
     static ARRIVED: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Writers that wait for each other at their first store: by then each has its own chain in hand.
+/// Writers that wait for each other at their first store: each then has its own chain.
 #[derive(Default)]
 struct Meeting {
     there: Mutex<usize>,
@@ -177,7 +178,8 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// A store of the calling thread. Who cannot come (the papers' variants let one at a time log) is not waited for for long.
+    /// A store of the calling thread. A writer that cannot come (the papers' variants log one at a time) is
+    /// not waited for long.
     fn step(&self) {
         if ARRIVED.replace(true) {
             return;
@@ -198,7 +200,8 @@ impl Meeting {
     }
 }
 
-/// All write at once, each its own page; then one after the other, the last first, the same page. All have returned when the power is cut.
+/// All write in parallel, each its own page; then one by one, the last first, the same page. All have
+/// returned when the power is cut.
 ///
 /// # Errors
 /// The scene cannot be played.
@@ -212,7 +215,7 @@ pub fn many_lanes(variant: Variant, model: Model) -> Result<Option<Failure>, Str
     for (i, op) in before(1).enumerate() {
         first.play(i + 1, &op).map_err(|e| format!("{op}: {e}"))?;
     }
-    // Pages of their own, all below the end: who moves it would come alone.
+    // Separate pages below EOF: a writer that moves EOF would run alone.
     first
         .play(0, &Op::Truncate { file: File::Path("/f".into()), size: 100 * 4096 })
         .map_err(|e| e.to_string())?;
@@ -231,7 +234,7 @@ pub fn many_lanes(variant: Variant, model: Model) -> Result<Option<Failure>, Str
                     let own = opened.and_then(|()| player.play(10 + me, &write(20 + me as u64)));
                     ARRIVED.set(true);
                     let mut left = turn.0.lock().unwrap_or_else(PoisonError::into_inner);
-                    // The turn begins when all have written their own: the last one starts it.
+                    // The turn begins when all have written their own page: the last one starts it.
                     while *left != me + 1 {
                         left = turn.1.wait(left).unwrap_or_else(PoisonError::into_inner);
                     }

@@ -1,18 +1,19 @@
-//! Of a workload that fails, the steps that it takes to fail.
+//! Shortens a workload that fails to the steps that it needs to fail.
 //!
-//! Steps are left out, halves first, single ones last, as long as what is left still fails; the last watched step stays. What fails may
-//! change on the way: each is a finding.
+//! Steps are left out, halves first, single ones last, while the rest still fails; the last watched step
+//! stays. The failure may change on the way: each is a finding.
 
 use crate::op::{Step, Workload};
 use crate::rig::{Config, Failure, Nobody, run};
 use std::time::{Duration, Instant};
 
-/// A smaller workload, and how it fails; `None`: the workload does not fail. Ends after `limit` with what there is.
+/// A shorter workload and its failure. Returns `None` if the workload does not fail. After `limit` returns
+/// the best so far.
 pub fn shrink(workload: &Workload, config: &Config, limit: Duration) -> Option<(Workload, Failure)> {
     let start = Instant::now();
     let fails = |workload: &Workload| run(workload, config, &mut Nobody).ok()?.failures.into_iter().next();
     let mut best = (workload.clone(), fails(workload)?);
-    // What comes behind the step that fails is not needed, and what comes before it need not be watched.
+    // Steps behind the failing one are not needed, and steps before it need not be watched.
     let cut = best.1.step + 1;
     let try_one = |best: &mut (Workload, Failure), smaller: Workload| {
         fails(&smaller).is_some_and(|failure| {

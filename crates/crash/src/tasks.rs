@@ -1,4 +1,4 @@
-//! Many runs at once: each worker takes the next of a list of workloads.
+//! Many runs in parallel: each worker takes the next workload of a list.
 
 use crate::op::Workload;
 use crate::rig::{Config, Failure, Nobody, Report, run};
@@ -7,27 +7,27 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// A run to be made.
+/// One run.
 pub struct Task {
-    /// What.
+    /// The workload.
     pub workload: Workload,
-    /// How.
+    /// The parameters.
     pub config: Config,
 }
 
-/// What all runs came to.
+/// Results of all runs.
 #[derive(Default)]
 pub struct Outcome {
-    /// Runs that were made.
+    /// Number of runs.
     pub runs: usize,
-    /// Sums, and what was found.
+    /// Sums and findings.
     pub report: Report,
-    /// How long it took.
+    /// The time that it took.
     pub took: Duration,
 }
 
-/// Makes the runs on `workers` threads until all are made, `limit` has passed or as many findings as `failures_max` were made.
-/// `progress` is told from time to time how many are made.
+/// Runs all tasks on `workers` threads, until all are done, `limit` has passed, or there are `failures_max`
+/// findings. `progress` gets the number of finished runs from time to time.
 pub fn run_all(
     tasks: &[Task],
     workers: usize,

@@ -1,19 +1,19 @@
-//! The workload language: one operation a line (docs/crash.md).
+//! The workload language: one operation per line (docs/crash.md).
 
 use crate::op::{File, KINDS, ListKind, Logs, MODES, Op, Step, Workload, read_list};
 use heddle_vfs::RangeOp;
 
-/// Operations after `repeat` is undone, at most: more is a slip of the pen.
+/// Most operations after `repeat` is expanded: more is a typing error.
 const STEPS_MAX: usize = 100_000;
-/// Bytes one operation may write: more than any image of the rig holds.
+/// Most bytes that one operation may write: more than any image of the rig holds.
 const LENGTH_MAX: u64 = 1 << 30;
 /// Largest image a workload may ask for.
 const IMAGE_BYTES_MAX: u64 = 1 << 30;
-/// Bytes of a word, repetitions undone: more than the longest attribute.
+/// Most bytes of an expanded word: more than the longest attribute.
 const WORD_BYTES_MAX: usize = 1 << 17;
-/// Bytes that one `repeat` may come to.
+/// Most bytes that one `repeat` may expand to.
 const REPEAT_BYTES_MAX: usize = 1 << 26;
-/// Threads a workload may name.
+/// Most threads of a workload.
 const THREADS_MAX: u32 = 64;
 
 /// A line that cannot be read.
@@ -21,7 +21,7 @@ const THREADS_MAX: u32 = 64;
 pub struct ParseError {
     /// Line, from 1.
     pub line: usize,
-    /// What is wrong with it, and what would be right.
+    /// What is wrong with it, and the correct form.
     pub text: String,
 }
 
@@ -33,7 +33,7 @@ impl std::fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// What each operation is called, and what follows it.
+/// The name of each operation, and its arguments.
 const GRAMMAR: [(&str, &str); 30] = [
     ("create", "create PATH"),
     ("mkdir", "mkdir PATH"),
@@ -67,10 +67,10 @@ const GRAMMAR: [(&str, &str); 30] = [
     ("repeat", "repeat COUNT OPERATION…"),
 ];
 
-/// Reads a workload.
+/// Parses a workload.
 ///
 /// # Errors
-/// The first line that is wrong, with what is wrong and what would be right.
+/// The first wrong line, with the fault and the correct form.
 pub fn parse(name: &str, text: &str) -> Result<Workload, ParseError> {
     let mut workload = Workload { name: name.to_string(), ..Workload::default() };
     let mut watched_from = None;
@@ -138,7 +138,8 @@ fn steps(words: &[&str], line: usize, out: &mut Vec<Step>) -> Result<(), String>
     Ok(())
 }
 
-/// `{i}` is the round of a `repeat`, `{i*N}` that times N, `{TEXT*COUNT}` the text so many times, `\xNN` a character.
+/// Expands a word: `{i}` is the round of a `repeat`, `{i*N}` that times N, `{TEXT*COUNT}` the text so many
+/// times, `\xNN` a character.
 fn expand(word: &str, round: Option<u64>) -> Result<String, String> {
     let mut out = String::new();
     let mut rest = word;

@@ -1,13 +1,14 @@
-//! Power cuts while several threads are inside.
+//! Power cuts while several threads are in calls.
 //!
-//! A few threads work on one file and one directory; who runs is decided at every store, flush and fence from a seed (`turns`). At
-//! fences the power is cut. What an image holds must be a durable-linearizable cut of the history (`history`): all calls that
-//! had returned, any of those that were running, each whole, in an order that respects which call had returned before which
-//! began and what each of them returned.
+//! A few threads work on one file and one directory. At every store, flush and fence a seed decides which
+//! thread runs (`turns`). At fences the power is cut. An image must hold a durable-linearizable cut of the
+//! history (`history`): all calls that had returned, and any of those that were running, each completely.
+//! Their order must respect which call had returned before which began, and the results that they returned.
 //!
-//! Why not shuttle: this build of the engine parks on futexes in shared memory and leases its lanes to threads of the kernel, which
-//! shuttle's scheduler does not see; every store to the region is seen here. Between two of those steps threads run as
-//! the machine lets them, so a seed repeats a run nearly, not exactly; what was found stands in the report with its history.
+//! Why not shuttle: this build of the engine waits on futexes in shared memory and leases its lanes to kernel
+//! threads, and shuttle's scheduler does not see either. This rig sees every store to the region. Between two
+//! steps threads run as the machine schedules them. So a seed repeats a run nearly, not exactly; the report
+//! has the history of each finding.
 
 mod history;
 mod turns;
@@ -25,26 +26,26 @@ use history::{Call, Clock, History};
 use std::sync::{Arc, Mutex, PoisonError};
 use turns::Turns;
 
-/// How threads are run.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The system under test.
     pub variant: Variant,
-    /// What a power cut may do.
+    /// Effects of a power cut.
     pub model: Model,
-    /// How many threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Calls of each.
+    /// Calls per thread.
     pub calls: usize,
-    /// Which calls, whose turn when, which fences, which images.
+    /// Seed of calls, turns, fences and images.
     pub seed: u64,
-    /// Power cuts at most, and images of each.
+    /// Most power cuts.
     pub cuts: usize,
-    /// Images a cut.
+    /// Limits on images per cut.
     pub bounds: Bounds,
 }
 
-/// A cut, and how far the threads were.
+/// A cut, and the progress of each thread.
 type Taken = (Cut, Vec<history::Progress>);
 
 const SETUP: &str = "\
@@ -55,11 +56,11 @@ create /a
 create /d/b
 ";
 
-/// What each thread opens.
+/// The descriptor that each thread opens.
 const OPEN: &str = "f";
 
-/// Calls of one thread: on one shared file through its descriptor, on names of two directories. Only calls that are one call of the
-/// interface, so that each must be atomic.
+/// Calls of one thread: on one shared file through its descriptor, and on names of two directories. Each is a
+/// single call of the interface, so each must be atomic.
 fn calls(random: &mut Random, count: usize) -> Vec<Op> {
     let names = ["/a", "/b", "/d/a", "/d/b"];
     let file = || File::Descriptor(OPEN.into());
@@ -141,7 +142,7 @@ pub fn run(config: &Config) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Plays the lists, each in a thread of its own; what each call did, and when.
+/// Runs the lists, each in its own thread. Returns the result and the times of each call.
 fn play_all(fs: &NvmFs, seed: u64, lists: &[Vec<Op>], clock: &Clock, turns: &Turns) -> Vec<Vec<Call>> {
     std::thread::scope(|scope| {
         let workers: Vec<_> = lists
@@ -180,7 +181,8 @@ fn play_all(fs: &NvmFs, seed: u64, lists: &[Vec<Op>], clock: &Clock, turns: &Tur
     })
 }
 
-/// What the model holds after these calls, in this order; `None` if one of them returns something else than it did.
+/// The model's tree after these calls in this order. Returns `None` if one of them returns another result
+/// than it did.
 fn replay(fs: &NvmFs, setup: &[Step], calls: &[&Call]) -> Option<heddle_vfs::tree::Tree> {
     let model = model_like(fs);
     let mut player = Player::new(&model);

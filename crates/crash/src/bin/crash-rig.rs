@@ -1,4 +1,4 @@
-//! Runs the rig's own workloads: `cargo xtask crash` calls it.
+//! Runs the rig's built-in workloads, for `cargo xtask crash`.
 
 use heddle_crash::cut::Bounds;
 #[cfg(feature = "planted")]
@@ -114,7 +114,7 @@ fn main() -> ExitCode {
     if all.failures.is_empty() && all_met { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
-/// Prints what was met. After the whole corpus nothing may stand at 0.
+/// Prints the coverage. After the whole corpus no count may be 0.
 #[cfg(feature = "planted")]
 fn met_all(args: &Args, all: &Report) -> bool {
     let (table, missing) = all.coverage.table();
@@ -210,7 +210,7 @@ fn names_of_corpus() -> String {
     corpus::workloads().into_iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ")
 }
 
-/// A workload as a file for `heddle crash`.
+/// Prints a workload as a file for `heddle crash`.
 fn print(name: &str) -> ExitCode {
     let workload = match name.strip_prefix("mixed:").map(str::parse) {
         Some(Ok(seed)) => Some(mixed::list(seed)),
@@ -284,7 +284,7 @@ fn go(args: &Args, tasks: &[Task], length: usize, start: Instant) -> Report {
     outcome.report
 }
 
-/// All of it at random, until there are states enough.
+/// Runs everything at random until there are enough states.
 fn in_a_mix(args: &Args, start: Instant) -> Report {
     let mix = Mix {
         variants: args.variants.clone(),
@@ -306,7 +306,7 @@ fn in_a_mix(args: &Args, start: Instant) -> Report {
     sum
 }
 
-/// Several threads inside, until the time is up.
+/// Runs several threads in parallel until the time is over.
 fn in_threads(args: &Args, start: Instant) -> Report {
     let mut sum = Report::default();
     let limit = Duration::from_secs(args.seconds.unwrap_or(60));
@@ -342,7 +342,7 @@ fn faults(_: &Args) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What fails beside the power.
+/// Injects faults other than power cuts.
 #[cfg(feature = "planted")]
 fn faults(args: &Args) -> ExitCode {
     let start = Instant::now();

@@ -1,23 +1,24 @@
-//! The engine's source: where it has calls that store or fence, and what their comments say of them.
+//! The engine's source: its calls that store or fence, and their comments.
 
 use heddle_pmem::planted::{Kind, Site};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The words by which a comment says that a call is needed where nothing here can see it.
+/// The phrase of a comment that argues for a call which no test can notice.
 const ARGUED: &str = "o check sees";
-/// The words by which a comment says that a call is made by a planted bug alone.
+/// The phrase of a comment for a call that only a planted bug makes.
 const OF_A_BUG: &str = "part of a planted bug";
 
-/// Files whose stores are no part of a mounted file system: fsck's repair has rigs of its own, bugs that are planted are none.
+/// Files whose stores do not belong to a mounted file system: fsck's repair has its own rigs, and planted
+/// bugs do not count.
 const ELSEWHERE: [&str; 6] = ["fsck/", "models/", "planted", "region.rs", "tests", "deaths.rs"];
 
-/// Where the engine's source is, from the top of the repository: so the compiler names its files.
+/// The engine's source, from the top of the repository: the compiler names its files like this.
 const SOURCE: &str = "crates/nvmfs/src/";
 
-/// What the source says of a call.
+/// A call as the source has it.
 pub(super) struct Written {
-    /// The function that it is in.
+    /// The function that contains it.
     pub(super) function: String,
     /// Its comment says that no check sees it.
     pub(super) argued: bool,
@@ -28,18 +29,18 @@ pub(super) fn shown(site: &Site) -> String {
     format!("{}:{}", site.file.strip_prefix(SOURCE).unwrap_or(site.file), site.line)
 }
 
-/// What it is.
+/// The name of its kind.
 pub(super) fn word(kind: Kind) -> &'static str {
     if kind == Kind::Fence { "fence" } else { "store" }
 }
 
-/// Is the call in a file of the engine that is looked at?
+/// Returns true if the call is in an examined file of the engine.
 pub(super) fn is_engines(site: &Site) -> bool {
     let inside = site.file.strip_prefix(SOURCE);
     inside.is_some_and(|inside| !ELSEWHERE.iter().any(|part| inside.contains(part)))
 }
 
-/// All calls that the engine's source has. Read from the source, so that one that never runs is there.
+/// All calls in the engine's source, including those that never run.
 pub(super) fn written() -> BTreeMap<Site, Written> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nvmfs/src");
     let mut files = Vec::new();
@@ -55,7 +56,7 @@ pub(super) fn written() -> BTreeMap<Site, Written> {
     sites
 }
 
-/// The calls of one file, but for those of planted bugs.
+/// The calls of one file, without those of planted bugs.
 fn calls_in(file: &'static str, text: &str) -> Vec<(Site, Written)> {
     let lines: Vec<&str> = text.lines().collect();
     let (mut calls, mut function) = (Vec::new(), String::new());
@@ -75,7 +76,7 @@ fn calls_in(file: &'static str, text: &str) -> Vec<(Site, Written)> {
     calls
 }
 
-/// The function that begins in this line.
+/// The name of the function that begins in this line.
 fn function_in(line: &str) -> Option<&str> {
     let code = line.trim_start();
     let name = code.split("fn ").nth(1).filter(|_| !code.starts_with("//"))?;

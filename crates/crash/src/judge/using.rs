@@ -1,7 +1,7 @@
-//! What is done with an image that was recovered, to see that it can be used: make, change, remove, and remove all.
+//! Operations on a recovered image, to test that it can be used: make, change, remove, and remove everything.
 //!
-//! In every directory a name is made, moved and removed; names that were there once, and are not any more, are made again; every file is
-//! rewritten, and written beyond its end. None of it changes what the tree shows.
+//! In every directory a name is made, moved and removed. Names that existed once are made again. Every file
+//! is rewritten, and written beyond its end. None of this changes the tree in the end.
 
 use heddle_nvmfs::NvmFs;
 use heddle_pmem::BLOCK_BYTES;
@@ -21,15 +21,16 @@ fn read_all(fs: &NvmFs, handle: &Handle, len: usize) -> heddle_vfs::Result<Vec<u
     Ok(bytes)
 }
 
-/// Directories, files and dead names of one image that are used, at most.
+/// Most directories, files and former names that are used per image.
 const EACH_MAX: usize = 8;
 
-/// New names and data, taken away again; every old file is rewritten in place. `dead`: paths that were there once.
+/// Makes new names and data and removes them again; rewrites every old file in place. `dead`: paths that
+/// existed once.
 pub fn use_it<'t>(fs: &NvmFs, tree: &Tree, dead: impl Iterator<Item = &'t Vec<u8>>) -> Result<(), String> {
     let say = |e: heddle_vfs::Error| e.to_string();
     let cred = Cred::root();
     match made_and_removed(fs, &cred) {
-        // A full image cannot take new data; what is there must still be removable (pass 3).
+        // A full image cannot take new data; its content must still be removable (pass 3).
         Err(heddle_vfs::Error::NoSpace | heddle_vfs::Error::NoInodes) => tidy_up(fs, &cred).map_err(say),
         Err(other) => Err(say(other)),
         Ok(true) => {
@@ -74,7 +75,8 @@ fn tidy_up(fs: &NvmFs, cred: &Cred) -> heddle_vfs::Result<()> {
     }
 }
 
-/// Writes the first byte of every file anew, where that changes nothing a tree shows: what recovery left can be written.
+/// Rewrites the first byte of every file, where the tree does not show it: files left by recovery must be
+/// writable.
 fn rewrite_all(fs: &NvmFs, cred: &Cred, tree: &Tree) -> Result<(), String> {
     for (path, node) in &tree.nodes {
         let plain = node.kind == FileKind::Regular && node.size_bytes > 0;
@@ -96,7 +98,7 @@ fn rewrite_all(fs: &NvmFs, cred: &Cred, tree: &Tree) -> Result<(), String> {
     Ok(())
 }
 
-/// Of what has a time that was set a change would show.
+/// Returns true if the node has no explicitly set time, which a change would alter.
 fn timeless(node: &Node) -> bool {
     node.mtime.is_none()
 }
@@ -105,7 +107,7 @@ fn is_dir(node: &Node) -> bool {
     node.kind == FileKind::Directory
 }
 
-/// What a full image may refuse is no finding.
+/// An error that a full image may return is no finding.
 fn unless_full<T>(done: heddle_vfs::Result<T>, what: &str) -> Result<(), String> {
     match done {
         Ok(_) | Err(heddle_vfs::Error::NoSpace | heddle_vfs::Error::NoInodes) => Ok(()),
@@ -113,7 +115,7 @@ fn unless_full<T>(done: heddle_vfs::Result<T>, what: &str) -> Result<(), String>
     }
 }
 
-/// A name in every directory: made, moved, removed.
+/// Makes, moves and removes a name in every directory.
 fn use_directories(fs: &NvmFs, cred: &Cred, tree: &Tree) -> Result<(), String> {
     let dirs = tree.nodes.iter().filter(|(_, node)| is_dir(node) && timeless(node));
     for (path, _) in dirs.take(EACH_MAX) {
@@ -132,7 +134,7 @@ fn use_directories(fs: &NvmFs, cred: &Cred, tree: &Tree) -> Result<(), String> {
     Ok(())
 }
 
-/// Names that are gone, made again: an empty file, whatever the name meant before.
+/// Makes former names again, as empty files.
 fn make_again<'t>(
     fs: &NvmFs,
     cred: &Cred,
@@ -166,7 +168,7 @@ fn make_again<'t>(
     Ok(())
 }
 
-/// Writes behind the mapped pages of every file, and cuts that off again: what lies between reads as zeros.
+/// Writes beyond the mapped pages of every file, and truncates it again: the gap reads as zeros.
 fn write_beyond(fs: &NvmFs, cred: &Cred, tree: &Tree) -> Result<(), String> {
     let plain = |node: &Node| node.kind == FileKind::Regular && timeless(node) && node.perm & 0o6000 == 0;
     for (path, node) in tree.nodes.iter().filter(|(_, node)| plain(node)).take(EACH_MAX) {

@@ -1,4 +1,5 @@
-//! A writer stalls when it has linked the block of further heads, and another has its chain in there.
+//! A writer stalls after it has linked the block of further chain heads, and another writer has its chain
+//! there.
 
 use super::{before, judge, machine, open, write};
 use crate::coverage::Coverage;
@@ -15,7 +16,7 @@ use std::cell::Cell;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
-/// More writers than an inode's slot has room for heads of chains.
+/// More writers than an inode's slot has room for chain heads.
 const WRITERS: usize = 9;
 const PAGES: u64 = 100;
 
@@ -23,7 +24,7 @@ thread_local! {
     static STALLS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a writer tells.
+/// Events that a writer sends.
 enum Event {
     Returned(Result<(), String>),
     Stalled,
@@ -81,7 +82,7 @@ pub fn head_block_linked(variant: Variant, model: Model) -> Result<(Option<Failu
                 let wrote = opened.and_then(|()| player.play(10 + writer, &write(page_of(writer))));
                 STALLS.set(false);
                 let _ = tell.send(Event::Returned(wrote.map_err(|e| e.to_string())));
-                // A thread that ends gives its chain back.
+                // A thread that ends returns its chain.
                 let _ = ended.recv();
                 player.close_all();
             });

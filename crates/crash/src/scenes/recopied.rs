@@ -1,5 +1,5 @@
-//! A writer of a part of a page stalls when it has copied the rest, and another changes that rest. What the first copies anew must be
-//! durable before its record is.
+//! A writer of part of a page stalls after it has copied the rest, and another writer changes that rest. The
+//! bytes that the first writer then copies again must be durable before its record.
 
 use super::{before, cut_now, judge, machine, open};
 use crate::coverage::Coverage;
@@ -15,7 +15,7 @@ use heddle_vfs::tree::Tree;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The first writer's bytes, and the second's, in one page.
+/// The bytes of the first and the second writer in one page.
 fn parts() -> [(usize, Op); 2] {
     [(3, 100, 200), (4, 1000, 100)]
         .map(|(number, offset, len)| (number, Op::Write { file: File::Descriptor("f".into()), offset, len }))
@@ -82,7 +82,7 @@ pub fn edge_copied_anew(variant: Variant, model: Model) -> Result<(Option<Failur
     Ok((cuts.iter().find_map(|cut| judge(variant, model, cut, allowed(cut))), coverage))
 }
 
-/// What is there when the second has returned, and the first or not.
+/// The tree after the second writer has returned, with or without the first.
 fn tree(fs: &NvmFs, with_first: bool) -> Option<Arc<Tree>> {
     let model = model_like(fs);
     let mut player = Player::new(&model);

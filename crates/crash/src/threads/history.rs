@@ -1,7 +1,7 @@
-//! What happened when, and what may be left of it.
+//! The history of calls, and the trees that a power cut may leave.
 //!
-//! State       [`Clock`]: a counter, and of each thread how many calls it has begun and ended. [`History`]: for every number of calls
-//!             done by each thread, the trees that some order of just these calls gives.
+//! State       [`Clock`]: a counter, and for each thread how many calls it has begun and ended. [`History`]: for every number of calls
+//!             done by each thread, the trees that some order of exactly these calls gives.
 //! Invariants  I1  an order respects time: a call that returned before another began comes before it.
 //!             I2  an order gives each call the result that it returned.
 //! Source      durable linearizability (Izraelevitz, Mendes, Scott); the search is Wing and Gong's, over the states of the model.
@@ -15,19 +15,19 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 /// A call of a thread.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Makes its data its own.
+    /// Number of the call, which makes its data unique.
     pub number: usize,
-    /// What.
+    /// The operation.
     pub op: Op,
-    /// How it failed, if it did.
+    /// Its error, if it failed.
     pub errno: Option<i32>,
-    /// When it began.
+    /// Time when it began.
     pub invoked: u64,
-    /// When it returned.
+    /// Time when it returned.
     pub returned: u64,
 }
 
-/// How far a thread was.
+/// The progress of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Calls it had begun.
@@ -36,32 +36,33 @@ pub struct Progress {
     pub returned: usize,
 }
 
-/// See the module.
+/// The clock (see the module).
 pub struct Clock {
     now: AtomicU64,
     threads: Vec<(AtomicUsize, AtomicUsize)>,
 }
 
 impl Clock {
-    /// For so many threads.
+    /// A clock for so many threads.
     pub fn new(threads: usize) -> Clock {
         Clock { now: AtomicU64::new(1), threads: (0..threads).map(|_| Default::default()).collect() }
     }
 
-    /// A call begins.
+    /// Records that a call begins.
     pub fn invoke(&self, thread: usize) -> u64 {
         self.threads[thread].0.fetch_add(1, SeqCst);
         self.now.fetch_add(1, SeqCst)
     }
 
-    /// It returns.
+    /// Records that it returns.
     pub fn returned(&self, thread: usize) -> u64 {
         let now = self.now.fetch_add(1, SeqCst);
         self.threads[thread].1.fetch_add(1, SeqCst);
         now
     }
 
-    /// How far all threads are. A call that is about to return may count as running: that allows more, never less.
+    /// The progress of all threads. A call that is about to return may count as running: that allows more
+    /// trees, never fewer.
     pub fn progress(&self) -> Vec<Progress> {
         let read = |(invoked, returned): &(AtomicUsize, AtomicUsize)| {
             let returned = returned.load(SeqCst);
@@ -71,21 +72,22 @@ impl Clock {
     }
 }
 
-/// By calls done of each thread: the trees, each with an order that leads to it.
+/// By the number of calls done by each thread: the trees, each with an order that leads to it.
 type Layer<'a> = BTreeMap<Vec<usize>, Vec<(Arc<Tree>, Vec<&'a Call>)>>;
 
-/// See the module.
+/// The history (see the module).
 pub struct History {
-    /// By calls done of each thread.
+    /// By the number of calls done by each thread.
     states: BTreeMap<Vec<usize>, Vec<Arc<Tree>>>,
 }
 
 impl History {
-    /// All orders of the calls, as far as they lead to different trees. `replay` gives the tree after some calls, or none if one of them
-    /// returns something else (I2).
+    /// Explores all orders of the calls that lead to different trees. `replay` gives the tree after some
+    /// calls, or `None` if one of them returns another result (I2).
     pub fn explore(calls: &[Vec<Call>], replay: impl Fn(&[&Call]) -> Option<Tree>) -> History {
         let start = vec![0; calls.len()];
-        // Of each state one order that leads to it: what follows depends on the tree and on what is done, not on the order.
+        // One order per state suffices: later results depend on the tree and on the calls done, not on the
+        // order.
         let mut layer: Layer<'_> = BTreeMap::new();
         if let Some(tree) = replay(&[]) {
             layer.insert(start, vec![(Arc::new(tree), Vec::new())]);
@@ -118,7 +120,7 @@ impl History {
         History { states }
     }
 
-    /// What may be left when the threads were so far: all calls that had returned, and any that were running.
+    /// The trees that may be left at this progress: all calls that had returned, and any that were running.
     pub fn allowed(&self, progress: &[Progress]) -> Vec<Arc<Tree>> {
         let fits = |done: &&Vec<usize>| {
             done.iter().zip(progress).all(|(done, at)| (at.returned..=at.invoked).contains(done))
@@ -135,7 +137,7 @@ impl History {
     }
 }
 
-/// I1: nothing that is left to do had returned before this call began.
+/// I1: no call that is left had returned before this call began.
 fn may_be_next(calls: &[Vec<Call>], done: &[usize], thread: usize) -> bool {
     let Some(call) = calls[thread].get(done[thread]) else { return false };
     let waits_for = |(list, done): (&Vec<Call>, &usize)| {
@@ -153,7 +155,7 @@ mod tests {
         Call { number, op: Op::Sync, errno: None, invoked, returned }
     }
 
-    /// A tree that tells the numbers of the calls in their order.
+    /// A tree that shows the numbers of the calls in their order.
     fn tree(order: &[&Call]) -> Option<Tree> {
         let model = heddle_vfs::model::ModelFs::new();
         let mut player = crate::play::Player::new(&model);

@@ -1,8 +1,8 @@
-//! Whose turn it is.
+//! The turn of the threads: which one may run.
 //!
-//! State       the thread that may go on, and a counter of steps.
-//! Invariants  I1  of the threads that take part, only the one whose turn it is passes [`Turns::step`].
-//!             I2  whoever has the turn and does not come to a step for a while waits for a lock that a waiting thread holds: then a
+//! State       the thread that may run, and a counter of steps.
+//! Invariants  I1  of the participating threads only the one with the turn passes [`Turns::step`].
+//!             I2  if the thread with the turn takes no step for a while, it waits for a lock that a waiting thread holds: then a
 //!                 waiting thread takes the turn.
 
 use crate::cut::Random;
@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long the one whose turn it is may be silent (I2).
+/// How long the thread with the turn may take no step (I2).
 const SILENCE: Duration = Duration::from_millis(2);
 /// One step in so many passes the turn on.
 const TURN: u64 = 6;
@@ -19,7 +19,7 @@ thread_local! {
     static ME: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// See the module.
+/// The turn (see the module).
 pub struct Turns {
     state: Mutex<State>,
     changed: Condvar,
@@ -34,7 +34,7 @@ struct State {
 }
 
 impl Turns {
-    /// For so many threads; none is inside.
+    /// A turn for so many threads, none of which participates yet.
     pub fn new(threads: usize, seed: u64) -> Turns {
         let state =
             State { turn: 0, steps: 0, inside: vec![false; threads], entered: 0, random: Random::new(seed) };
@@ -45,7 +45,7 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The calling thread takes part as `me` from now on; returns when all do.
+    /// The calling thread participates as `me` from now on. Returns when all participate.
     pub fn enter(&self, me: usize) {
         ME.set(Some(me));
         let mut state = self.state();
@@ -57,7 +57,7 @@ impl Turns {
         }
     }
 
-    /// It takes part no more.
+    /// The calling thread does not participate any more.
     pub fn leave(&self, me: usize) {
         ME.set(None);
         let mut state = self.state();
@@ -92,7 +92,7 @@ impl Turns {
 }
 
 impl State {
-    /// To a thread that takes part, this one included.
+    /// Passes the turn to a participating thread, possibly the same.
     fn pass(&mut self) {
         let inside: Vec<usize> = (0..self.inside.len()).filter(|t| self.inside[*t]).collect();
         if !inside.is_empty() {
