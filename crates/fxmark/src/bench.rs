@@ -1,4 +1,4 @@
-//! The workloads' loops, written once for both worlds.
+//! The workloads' loops: one source for both worlds (C library calls and engine calls).
 
 pub(crate) mod append;
 pub(crate) mod blocks;
@@ -18,51 +18,52 @@ use crate::config::Job;
 use crate::ops::{Ops, Result};
 use crate::recorder::Recorder;
 
-/// Where a worker stands: its world, its run, its number.
+/// A worker's context: its world, its run, its number.
 pub(crate) struct Stage<'a, O> {
     pub ops: &'a O,
     pub job: &'a Job,
     pub me: usize,
 }
 
-/// After one operation.
+/// What to do after one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
     More,
-    /// The original program stops here: the device is full.
+    /// The device is full: the original program stops here.
     Exhausted,
 }
 
-/// See [`Bench::grow_old`].
+/// A pass of [`Bench::grow_old`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pass {
     There,
     Back,
 }
 
-/// One kind of loop, as one worker runs it.
+/// One kind of loop, for one worker.
 pub(crate) trait Bench<O: Ops>: Sized {
-    /// What all workers share, made by worker 0.
+    /// Worker 0 makes the files that all workers share.
     fn lay_out(_stage: &Stage<'_, O>) -> Result<()> {
         Ok(())
     }
 
-    /// What is this worker's own; after `lay_out`.
+    /// Makes this worker's own files; after `lay_out`.
     fn prepare(stage: &Stage<'_, O>) -> Result<Self>;
 
-    /// One operation, counted in the recorder. The rest of what it does is the harness' own cost: keep it short.
+    /// One operation, counted in the recorder. All else here is the harness' own cost: keep it short.
     fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next>;
 
-    /// Brings a run that is too short for it to where a timed run is after a while: what operations choose from has been met, a
-    /// directory has had all its names. Two passes, all workers' first ones before any second one; the files are as before.
+    /// Brings a short run to the state that a timed run reaches after a while: all candidates of an operation
+    /// were used, and a directory has had all its names. It has two passes; all workers finish the first
+    /// before any starts the second. The files are as before.
     fn grow_old(&mut self, _stage: &Stage<'_, O>, _pass: Pass) -> Result<()> {
         Ok(())
     }
 
-    /// Compares what the file system holds with what the operations so far imply.
+    /// Compares the file system's content with the content that the operations imply.
     fn check(&mut self, stage: &Stage<'_, O>) -> Result<()>;
 
-    /// One operation more, its effect checked at once.
+    /// Runs one more operation and checks its effect at once.
     fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()>;
 }
 

@@ -1,16 +1,16 @@
-//! What to run: the options of `heddle fxmark`, checked before anything starts.
+//! The parameters of a benchmark: the options of `heddle fxmark`, checked before anything starts.
 
 use crate::{Need, Target, Workload, machine, page_pattern::PAGE_BYTES, workload};
 use serde::Serialize;
 
-/// Which page of its own part of the file a worker takes next.
+/// The page of its own part that a worker takes next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// Always the same one, as FxMark does.
+    /// Always the same page, as in FxMark.
     #[default]
     Fixed,
-    /// A random one of the worker's own set, as SRL's Fig. 15.
+    /// A random page of the worker's own set, as in SRL's Fig. 15.
     Random,
 }
 
@@ -26,8 +26,8 @@ pub enum Stride {
     Segment,
 }
 
-/// A run in which the machine's lines were slow is taken again so often at most, if nothing else is said: on a machine that stays slow,
-/// slow is what it is.
+/// The default number of repeats of a run with slow cache lines: on a machine that stays slow, the slow
+/// figure is the right one.
 const RETAKES: u32 = 4;
 
 /// A whole benchmark: every workload on every number of cores against every target.
@@ -43,9 +43,9 @@ pub struct Config {
     pub secs: f64,
     /// Runs of each cell.
     pub repeat: u32,
-    /// How often a run of several workers is taken again at most, if cache lines were slow between their CPUs meanwhile.
+    /// Most repeats of a run of several workers, if cache lines were slow between their CPUs meanwhile.
     pub retakes: u32,
-    /// Which page next.
+    /// The choice of the next page.
     pub access: Access,
     /// Bytes of a call of DRBL and DWOL.
     pub call_bytes: u64,
@@ -59,7 +59,7 @@ pub struct Config {
     pub faithful: bool,
     /// Blocks a worker of DWAL (and of the faithful DWTL) holds before it starts over, in bytes.
     pub window_bytes: u64,
-    /// Files a worker of the metadata workloads has.
+    /// Files per worker of the metadata workloads.
     pub files: u32,
     /// What writes that returned survive in the engines, for the report.
     pub durability: &'static str,
@@ -87,7 +87,7 @@ impl Default for Config {
     }
 }
 
-/// Why a benchmark cannot start. All are mistakes of usage.
+/// The reason why a benchmark cannot start: always a usage error.
 #[derive(thiserror::Error, Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "each text says it")]
 pub enum ConfigError {
@@ -118,7 +118,7 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Finds mistakes of usage.
+    /// Finds usage errors.
     ///
     /// # Errors
     /// The first one found.
@@ -183,7 +183,7 @@ impl Config {
         Ok(())
     }
 
-    /// The most that any of its runs needs of a file system that serves them all.
+    /// The largest need of any run, for a file system that serves them all.
     pub fn need_max(&self) -> Need {
         let cells =
             self.workloads.iter().flat_map(|w| self.cores.iter().map(|n| Need::of(&self.job(*w, *n))));
@@ -196,7 +196,7 @@ impl Config {
         cells.reduce(most).unwrap_or(Need { bytes: 0, files: 0, workers: 0, direct: self.direct })
     }
 
-    /// The part of it that one run needs.
+    /// The parameters of one run.
     pub(crate) fn job(&self, workload: Workload, workers: usize) -> Job {
         let share_bytes = self.file_size_bytes.map_or(8 << 20, |total| total / workers as u64);
         Job {
@@ -224,7 +224,7 @@ pub(crate) struct Job {
     pub access: Access,
     pub call_bytes: u64,
     pub stride: Stride,
-    /// Pages of the shared file that are one worker's.
+    /// Pages of one worker in the shared file.
     pub share_pages: u64,
     pub direct: bool,
     pub faithful: bool,

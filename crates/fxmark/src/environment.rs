@@ -1,4 +1,4 @@
-//! Where forked workers work: a fresh file system on a RAM disk, or a fresh directory.
+//! The place where forked workers run: a fresh file system on a RAM disk, or a fresh directory.
 //!
 //! State      `tmpfs`: a mount. Others: a memory file, a loop device over it, a mount of that. `LABEL=PATH`: a new
 //!            directory, made and removed by the leader.
@@ -19,15 +19,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
-/// Where a run's processes work.
+/// The place where a run's processes work.
 pub(crate) enum Environment {
     /// The mount keeps its loop device, which keeps its memory file.
     Mounted { mount: OwnedFd, _device: Option<OwnedFd> },
-    /// A new directory is made inside.
+    /// A new directory is made in this one.
     Inside { path: PathBuf },
 }
 
-/// The leader's time in it.
+/// The state of the leader while it is inside.
 pub(crate) struct Entered {
     remove: Option<PathBuf>,
 }
@@ -91,7 +91,7 @@ impl Environment {
 }
 
 impl Entered {
-    /// Leaves it and removes what the run made.
+    /// Leaves it, and removes the files of the run.
     pub fn leave(self) -> Result<(), String> {
         std::env::set_current_dir("/").map_err(|e| format!("cannot leave: {e}"))?;
         match self.remove {
@@ -103,7 +103,7 @@ impl Entered {
     }
 }
 
-/// Twice the data, for copies and late frees; metadata of each file; and what each file system takes for itself.
+/// Twice the data, for copies and late frees; metadata per file; and the file system's own needs.
 fn size_bytes(kernel: Kernel, need: &Need) -> u64 {
     let own: u64 = if kernel == Kernel::Tmpfs { 64 << 20 } else { 512 << 20 };
     (own + 2 * need.bytes + 4096 * need.files).next_multiple_of(1 << 20)
@@ -131,7 +131,7 @@ fn mount(kind: &str, options: &[(&str, &str)]) -> rustix::io::Result<OwnedFd> {
     rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOATIME)
 }
 
-/// A file in memory without a name, all of it there: what RAM disks are made of.
+/// An anonymous memory file, completely allocated: the base of RAM disks.
 ///
 /// # Errors
 /// The system's.
@@ -159,7 +159,7 @@ const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_AT: usize = 52;
 
-/// A loop device that goes when the last descriptor does.
+/// A loop device that disappears with its last descriptor.
 fn attach(memory: &fs::File) -> io::Result<(OwnedFd, String)> {
     let open = |path: &str| {
         let opened = rustix::fs::openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
@@ -182,14 +182,14 @@ fn attach(memory: &fs::File) -> io::Result<(OwnedFd, String)> {
             return Ok((device, path));
         }
         let error = io::Error::last_os_error();
-        // Another program was faster: take the next one.
+        // Another program took this device first: take the next one.
         if error.raw_os_error() != Some(libc::EBUSY) {
             return Err(error);
         }
     }
 }
 
-/// How a file system is made. None may discard (I2), nor leave work to a thread of the kernel that runs later.
+/// How a file system is made. It may not discard (I2), nor leave work to a later kernel thread.
 struct Maker {
     kind: &'static str,
     mkfs: &'static str,

@@ -11,35 +11,37 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
-/// LineLatency of one sample, and samples of one figure: about a millisecond altogether.
+/// Crossings of one sample, and samples of one figure: about a millisecond altogether.
 const CROSSINGS: u64 = 1000;
 const SAMPLES: usize = 9;
-/// Somebody else has a CPU: no figure.
+/// Another program has a CPU: there is no figure.
 const TIME_MAX: Duration = Duration::from_millis(200);
 
-/// A slow spell is waited out before a run, for so long.
+/// A slow spell before a run is waited out, for at most so long.
 const SPELL_MAX: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(5) };
-/// Waiting and runs that are taken again, in all of a benchmark: where CPUs are near for moments only, far is how this machine is.
+/// Most time for waiting and repeated runs in one benchmark: if CPUs are near only for moments, this machine
+/// is slow as a rule.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 100 });
 
-/// The price of a crossing through a benchmark.
+/// The latency of a cache line over a benchmark.
 pub(crate) struct LineLatency<M> {
     measure: M,
     retakes: u32,
     least_ns: Option<f64>,
-    /// What is left of it.
+    /// The time left for waiting and repeats.
     patience: Duration,
 }
 
 impl<M: FnMut() -> Option<f64>> LineLatency<M> {
-    /// Nothing is known yet; `measure` tells the price now (see [`between`]). A run is taken again `retakes` times at most, and none once
-    /// that has cost two minutes in all.
+    /// Starts without a figure; `measure` gives the present latency (see [`between`]). A run is repeated at
+    /// most `retakes` times, and never once repeats have cost two minutes in all.
     pub(crate) fn new(measure: M, retakes: u32) -> LineLatency<M> {
         LineLatency { measure, retakes, least_ns: None, patience: PATIENCE }
     }
 
-    /// Takes a run of several workers, again if lines were slow in it; says in the run how slow, and how often it was taken again.
+    /// Makes a run of several workers, and repeats it if lines were slow in it. Records in the run how slow,
+    /// and how often it was repeated.
     pub(crate) fn steady(&mut self, mut take: impl FnMut() -> Run) -> Run {
         let mut retaken = 0;
         loop {
@@ -81,17 +83,18 @@ impl<M: FnMut() -> Option<f64>> LineLatency<M> {
     }
 }
 
-/// A line of its own, and no neighbour that is fetched with it.
+/// A cache line without a neighbour that is fetched with it.
 #[repr(align(256))]
 struct Ball(AtomicU64);
 
-/// Median time in ns in which a line passes from one of the first two CPUs to the other; `None` if there are not two, or one is taken.
+/// Median time in ns for a line to pass between the first two CPUs. Returns `None` if there are not two, or
+/// one is taken.
 pub(crate) fn between(cpus: &[usize]) -> Option<f64> {
     let &[here, there, ..] = cpus else { return None };
     let ball = Ball(AtomicU64::new(0));
     let end = Instant::now() + TIME_MAX;
     let mut samples = std::thread::scope(|scope| {
-        // Threads of their own: this one stays where it is.
+        // Separate threads: this one stays on its CPU.
         let server = scope.spawn(|| serve(&ball.0, here, end));
         scope.spawn(|| answer(&ball.0, there, end));
         server.join().unwrap_or_default()
@@ -121,7 +124,7 @@ fn answer(ball: &AtomicU64, cpu: usize, end: Instant) {
     }
 }
 
-/// Waits for the ball and sends it on; false: time is over.
+/// Waits for the ball and returns it. Returns false if the time is over.
 fn hit(ball: &AtomicU64, at: u64, end: Instant) -> bool {
     let mut looks = 0u32;
     // ORDERING: Acquire and Release: each side waits for the other's store.
@@ -143,7 +146,8 @@ mod tests {
 
     const MOST: u32 = 4;
 
-    /// What a run says of lines that were as slow as in this list, one figure before a run and one after.
+    /// The figures of a run whose lines were as slow as in this list: one measured before and one after each
+    /// run.
     fn taken(measured: &[f64]) -> (Option<f64>, u32, u32) {
         taken_within(PATIENCE, measured)
     }

@@ -1,9 +1,9 @@
-//! The machine: which CPUs may be used and in which order, and what a report says about it.
+//! The machine: its usable CPUs, their order, and its description in a report.
 
 use serde::Serialize;
 use std::{fs, io, mem};
 
-/// What a report says about the machine. No name of it: reports are shown around.
+/// The description of the machine in a report. It has no host name: reports are shown around.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// As the kernel names it.
@@ -19,7 +19,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// This machine.
     pub fn here() -> Machine {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let model = field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown".to_owned());
@@ -57,7 +57,7 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
     cpus
 }
 
-/// Which of its core's threads a CPU is: its place in a list such as `0-1` or `0,56`.
+/// The rank of a CPU among its core's threads: its place in a list such as `0-1` or `0,56`.
 fn rank(siblings: &str, cpu: usize) -> usize {
     let mut before = 0;
     for range in siblings.trim().split(',') {
@@ -68,7 +68,7 @@ fn rank(siblings: &str, cpu: usize) -> usize {
     before
 }
 
-/// Ties the calling thread to a CPU.
+/// Pins the calling thread to a CPU.
 pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     // SAFETY: zero bytes are an empty set; `cpu` came from a set of this size.
     let rc = unsafe {
@@ -79,7 +79,7 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Memory that could be had without swapping, in bytes; 0 where the kernel does not tell.
+/// Memory available without swapping, in bytes; 0 if the kernel does not tell.
 pub fn memory_available_bytes() -> u64 {
     meminfo_bytes("MemAvailable")
 }

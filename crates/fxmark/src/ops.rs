@@ -6,7 +6,7 @@ pub(crate) mod posix;
 
 use crate::path::RelPath;
 
-/// Why a worker gave up. Any of them fails the run.
+/// The reason why a worker gave up. Each fails the run.
 #[derive(thiserror::Error, Debug)]
 pub(crate) enum Failure {
     #[error("{call} failed: {source}")]
@@ -19,7 +19,7 @@ pub(crate) enum Failure {
     Wrong { what: &'static str, detail: String },
     #[error("{0}")]
     Set(&'static str),
-    /// Another worker failed; its text counts.
+    /// Another worker failed; its text is reported.
     #[error("stopped because another worker failed")]
     Aborted,
 }
@@ -52,7 +52,7 @@ pub(crate) enum Mode {
     Append,
 }
 
-/// One world.
+/// One of the two worlds.
 pub(crate) trait Ops {
     type File;
     type Dir;
@@ -60,33 +60,34 @@ pub(crate) trait Ops {
     fn mkdir(&self, path: &RelPath) -> Result<()>;
     /// Makes a file that does not exist and opens it for reading and writing.
     fn create(&self, path: &RelPath) -> Result<Self::File>;
-    /// `direct`: past the page cache, where there is one.
+    /// Opens a file; `direct`: past the page cache, if there is one.
     fn open(&self, path: &RelPath, mode: Mode, direct: bool) -> Result<Self::File>;
     fn close(&self, file: Self::File) -> Result<()>;
-    /// Size in bytes of what a path names; `None` if it names nothing.
+    /// Size in bytes of the file at a path; `None` if there is none.
     fn stat(&self, path: &RelPath) -> Result<Option<u64>>;
     fn unlink(&self, path: &RelPath) -> Result<()>;
     fn rename(&self, from: &RelPath, to: &RelPath) -> Result<()>;
 
-    /// All bytes in one call, or a failure.
+    /// Reads all bytes in one call, or fails.
     fn read(&self, file: &Self::File, offset: u64, bytes: &mut [u8]) -> Result<()>;
     fn write(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> Result<()>;
-    /// The offset it went to, where the world tells.
+    /// Appends. Returns the offset, if the world tells it.
     fn append(&self, file: &Self::File, bytes: &[u8]) -> Result<Option<u64>>;
     fn truncate(&self, file: &Self::File, size_bytes: u64) -> Result<()>;
     fn fsync(&self, file: &Self::File) -> Result<()>;
     fn size(&self, file: &Self::File) -> Result<u64>;
 
     fn open_dir(&self, path: &RelPath) -> Result<Self::Dir>;
-    /// Next name, `.` and `..` included where the world has them; `None` at the end, again and again.
+    /// The next name, including `.` and `..` if the world has them; `None` at the end, also when repeated.
     fn next_name<'d>(&self, dir: &'d mut Self::Dir) -> Result<Option<&'d [u8]>>;
     fn rewind(&self, dir: &mut Self::Dir) -> Result<()>;
     fn close_dir(&self, dir: Self::Dir) -> Result<()>;
 
-    /// Writes back what the set-up left, so that it is not done in the timed loop.
+    /// Writes back the set-up's data, so that it is not written back in the timed loop.
     fn settle(&self) -> Result<()>;
 
-    /// The files are there, all workers': takes the page faults that this world would take in the timed loop and others have behind them.
+    /// All workers' files exist now: takes the page faults that this world would otherwise take in the timed
+    /// loop.
     fn ready(&self) {}
 }
 

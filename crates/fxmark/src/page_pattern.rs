@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Words of a page.
 pub(crate) const WORDS: usize = 512;
-/// What a buffer holds before a read that must overwrite it.
+/// The content of a buffer before a read that must overwrite it.
 pub(crate) const POISON: u64 = 0xDEAD_BEEF_DEAD_BEEF;
 
 /// A page, aligned for `O_DIRECT`.
@@ -43,7 +43,7 @@ impl Page {
 }
 
 impl Fill {
-    /// What word `at` of a page must be.
+    /// The expected word `at` of a page.
     #[inline]
     pub fn word(self, owner: Owner, page: u64, seq: u64, at: usize) -> u64 {
         match self {

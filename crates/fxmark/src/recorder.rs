@@ -28,7 +28,7 @@ pub(crate) fn now_ns() -> u64 {
     at.tv_sec as u64 * 1_000_000_000 + at.tv_nsec as u64
 }
 
-/// What one worker counts.
+/// The counts of one worker.
 pub(crate) struct Recorder {
     pub reads: u64,
     pub writes: u64,
@@ -44,7 +44,7 @@ impl Recorder {
         Recorder { reads: 0, writes: 0, excluded_ns: 0, latencies: latencies(), countdown: 1, clock_cost_ns }
     }
 
-    /// Runs one operation, timed if it is its turn.
+    /// Runs one operation, and times one of every [`SAMPLE_EVERY`].
     #[inline]
     pub fn operation<T>(&mut self, step: impl FnOnce(&mut Recorder) -> Result<T>) -> Result<T> {
         self.countdown -= 1;
@@ -60,7 +60,7 @@ impl Recorder {
         done
     }
 
-    /// Runs what is not part of the workload with the clock stopped.
+    /// Runs code that is not part of the workload, with the clock stopped.
     #[cold]
     pub fn exclude<T>(&mut self, pause: impl FnOnce() -> Result<T>) -> Result<T> {
         let start_ns = now_ns();

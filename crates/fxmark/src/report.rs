@@ -20,21 +20,21 @@ use std::fmt;
 /// Version of the JSON form; changes when a key changes its meaning or goes.
 const OUTPUT_VERSION: u32 = 1;
 
-/// Lines were slow in a run if they took more than so many times the fastest.
+/// Lines were slow in a run if they took more than this many times the fastest.
 const FAR: f64 = 2.0;
 
-/// Is a crossing slow beside the fastest?
+/// Returns true if a crossing is slow compared with the fastest.
 pub(crate) fn is_far(ns: f64, least_ns: f64) -> bool {
     ns > FAR * least_ns
 }
 
-/// What a benchmark found.
+/// The results of a benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     output_version: u32,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// With which options.
+    /// The options.
     pub options: Options,
     /// Every run, in the order they were made.
     pub runs: Vec<Run>,
@@ -42,7 +42,7 @@ pub struct Report {
     pub summary: Vec<Cell>,
 }
 
-/// The options that change what is measured.
+/// The options that change the measurement.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs, reason = "as in Config")]
 pub struct Options {
@@ -62,21 +62,21 @@ pub struct Options {
 /// One run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// What the workers did.
+    /// The workload.
     pub workload: Workload,
-    /// To what.
+    /// The target.
     pub target: String,
     /// Workers, each on a CPU of its own.
     pub cores: usize,
-    /// Which of the cell's runs, from 0.
+    /// Number of the run in its cell, from 0.
     pub repeat: u32,
     /// Mean of the workers' timed seconds.
     pub secs: f64,
     /// Operations of all workers in that time.
     pub ops: u64,
-    /// Those that read.
+    /// Operations that read.
     pub read_ops: u64,
-    /// Those that change something.
+    /// Operations that change something.
     pub write_ops: u64,
     /// Operations a second.
     pub ops_per_sec: f64,
@@ -94,13 +94,14 @@ pub struct Run {
     pub cpu_sys_pct: f64,
     /// Waiting: for locks, for a device, for a CPU.
     pub cpu_idle_pct: f64,
-    /// Time in ns in which a cache line passed between the first two workers' CPUs, right before or right after: the longer one.
+    /// Time in ns for a cache line to pass between the first two workers' CPUs: the longer of the times
+    /// before and after the run.
     pub line_crossing_ns: Option<f64>,
-    /// How often it was taken again because lines were slow in it.
+    /// How often the run was repeated because cache lines were slow.
     pub retaken: u32,
-    /// Why there is no result.
+    /// The reason why there is no result.
     pub error: Option<String>,
-    /// What the workers were.
+    /// Threads or processes.
     pub workers_as: WorkersAs,
 }
 
@@ -194,12 +195,12 @@ impl Report {
         Report { output_version: OUTPUT_VERSION, machine, options, runs, summary }
     }
 
-    /// Did any run fail?
+    /// Returns true if any run failed.
     pub fn has_failures(&self) -> bool {
         self.runs.iter().any(|run| run.error.is_some())
     }
 
-    /// The whole of it as JSON.
+    /// The report as JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers and text always have a JSON form")
     }
@@ -233,18 +234,18 @@ impl Report {
         out
     }
 
-    /// Tables for people, then what to mistrust.
+    /// The report as text: tables, then reasons for doubt.
     pub fn to_text(&self) -> String {
         text::render(self)
     }
 
-    /// A page with bars, which needs nothing else.
+    /// The report as a self-contained page with bars.
     pub fn to_html(&self) -> String {
         html::render(self)
     }
 }
 
-/// As RFC 4180 has it.
+/// A field quoted as in RFC 4180.
 fn quoted(field: &str) -> String {
     let plain = !field.contains([',', '"', '\n', '\r']);
     if plain { field.to_owned() } else { format!("\"{}\"", field.replace('"', "\"\"")) }

@@ -16,13 +16,13 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use std::{io, ptr, time::Duration};
 
-/// Parts of a run, in order. Before them, in a board all zero, worker 0 makes what all share.
+/// Parts of a run, in order. Before them, while the board is all zero, worker 0 makes the shared files.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u32)]
 pub(crate) enum Phase {
-    /// Each makes its own.
+    /// Each worker makes its own files.
     Prepare = 1,
-    /// Worker 0 writes back; each maps what all have made.
+    /// Worker 0 writes back; each worker maps the files of all.
     Settle,
     WarmUp,
     /// Warm-up is over, the clock has not started.
@@ -30,7 +30,7 @@ pub(crate) enum Phase {
     Measure,
     /// The timed loops end.
     Stop,
-    /// Workers check what the loop left.
+    /// Workers check the files that the loop left.
     Check,
     /// Operations checked one by one.
     Prove,
@@ -41,7 +41,7 @@ pub(crate) enum Phase {
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// Text of a failure, cut to fit.
+/// Text of a failure, truncated to fit.
 struct Note {
     len: AtomicU32,
     bytes: [AtomicU8; 1020],
@@ -150,13 +150,13 @@ impl ResultBoard {
         self.head().phase.0.store(phase as u32, Release); // ORDERING: O2.
     }
 
-    /// Is the run still in this part?
+    /// Returns true if the run is still in this part.
     #[inline]
     pub fn is(&self, phase: Phase) -> bool {
         self.head().phase.0.load(Relaxed) == phase as u32 // ORDERING: O2.
     }
 
-    /// A worker waits until a part begins.
+    /// Waits until a part begins.
     pub fn wait(&self, phase: Phase) -> Result<()> {
         let mut spins = 0_u32;
         loop {
@@ -173,7 +173,7 @@ impl ResultBoard {
         }
     }
 
-    /// A worker has done its part.
+    /// Records that a worker has finished its part.
     pub fn arrive(&self) {
         self.head().arrived.0.fetch_add(1, AcqRel); // ORDERING: O1.
     }
@@ -183,29 +183,30 @@ impl ResultBoard {
         self.head().arrived.0.load(Acquire) as usize // ORDERING: O1.
     }
 
-    /// A worker gives up. A worker that was only told to stop has nothing to add.
+    /// Records that a worker gives up. A worker that was only told to stop records nothing.
     pub fn fail(&self, worker: usize, failure: &str) {
         self.slot(worker).note.set(failure);
         self.head().failed.0.fetch_add(1, AcqRel); // ORDERING: as O1.
     }
 
-    /// Has any worker given up?
+    /// Returns true if any worker has given up.
     pub fn has_failed(&self) -> bool {
         self.head().failed.0.load(Acquire) > 0 // ORDERING: as O1.
     }
 
-    /// What failed, the run's own trouble first, then the first worker's.
+    /// The failure: the run's own first, then the first worker's.
     pub fn failure(&self) -> Option<String> {
         let worker = |w: usize| self.slot(w).note.get().map(|text| format!("worker {w}: {text}"));
         (0..self.workers).find_map(worker).or_else(|| self.head().note.get())
     }
 
-    /// The run as a whole gives up.
+    /// Records that the run as a whole gives up.
     pub fn fail_run(&self, text: &str) {
         self.head().note.set(text);
     }
 
-    /// A worker reports: its counts, the ns its loop took with pauses, its user and system time in ns.
+    /// Reports a worker's results: its counts, the time of its loop with pauses, its user and system time, in
+    /// ns.
     pub fn report(&self, worker: usize, recorder: &Recorder, wall_ns: u64, cpu_ns: (u64, u64)) {
         let slot = self.slot(worker);
         let values = [
@@ -229,7 +230,7 @@ impl ResultBoard {
         slot.places.store(places, Relaxed); // ORDERING: as above.
     }
 
-    /// What a worker reported. To be read after it arrived.
+    /// The results of a worker. Read it only after the worker has arrived.
     pub fn tally(&self, worker: usize) -> Tally {
         let slot = self.slot(worker);
         let get = |value: &AtomicU64| value.load(Relaxed); // ORDERING: after `arrived` (O1).

@@ -22,16 +22,16 @@ pub trait Progress {
     /// So many runs will be made.
     fn start(&mut self, _runs: usize) {}
 
-    /// One begins.
+    /// A run begins.
     fn run_begins(&mut self, _workload: Workload, _target: &str, _cores: usize, _repeat: u32) {}
 
-    /// It has ended.
+    /// A run has ended.
     fn run_ends(&mut self, _run: &Run) {}
 }
 
 impl Progress for () {}
 
-/// A line for each run that has ended: progress where there is no terminal.
+/// Progress without a terminal: a line for each run that has ended.
 pub struct Lines<W>(pub W);
 
 impl<W: Write> Progress for Lines<W> {
@@ -41,10 +41,10 @@ impl<W: Write> Progress for Lines<W> {
     }
 }
 
-/// Runs it. Runs that fail are failed runs of the report, not errors.
+/// Runs the benchmark. A run that fails is a failed run of the report, not an error.
 ///
 /// # Errors
-/// A mistake of usage, found before anything runs.
+/// A usage error, found before anything runs.
 pub fn run(config: &Config, progress: &mut dyn Progress) -> Result<Report, ConfigError> {
     config.check()?;
     let cpus = allowed_cpus();
@@ -101,7 +101,7 @@ fn in_process(
 ) -> Result<Arc<ResultBoard>, String> {
     let Session { fs, attach, close } = open(need).map_err(|e| format!("cannot be opened: {e:#}"))?;
     let ran = match (workers_as, attach) {
-        // Threads that hang hold the file system: it stays open.
+        // Threads that hang hold the file system, so it stays open.
         (WorkersAs::Threads, _) => Ok(threads::run(fs, job, cpus)?),
         (WorkersAs::Processes, Some(attach)) => {
             drop(fs);
@@ -112,7 +112,7 @@ fn in_process(
         }
     };
     match (ran, close()) {
-        // What failed first says more.
+        // The first failure says more.
         (Ok(board), Err(error)) if board.failure().is_none() => Err(format!("cannot be closed: {error:#}")),
         (ran, _) => ran,
     }

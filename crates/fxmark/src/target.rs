@@ -1,4 +1,5 @@
-//! What is measured: an engine opened in this process, a kernel file system on a fresh RAM disk, any directory.
+//! The measured system: an engine in this process, a kernel file system on a fresh RAM disk, or any
+//! directory.
 
 use crate::bench::{hacc, lookup, oltp, varmail};
 use crate::config::Job;
@@ -10,7 +11,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Room a run needs in a fresh file system. It counts what the workload keeps at once; an engine adds its own.
+/// Space that a run needs in a fresh file system: what the workload keeps at once. An engine adds its own
+/// needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Need {
     /// File data in bytes.
@@ -19,11 +21,11 @@ pub struct Need {
     pub files: u64,
     /// Workers that call at the same time.
     pub workers: usize,
-    /// Were files asked to be opened past the page cache? Engines without one need not care.
+    /// True if files are to be opened past the page cache. Engines without one may ignore it.
     pub direct: bool,
 }
 
-/// What the workers of a run are.
+/// The kind of a run's workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkersAs {
@@ -42,13 +44,14 @@ impl fmt::Display for WorkersAs {
     }
 }
 
-/// A mounted throw-away image.
+/// A mounted temporary image.
 pub struct Session {
     /// The file system; workers that are threads hold clones of it until the run is over.
     pub fs: Arc<dyn FileSystem>,
-    /// How a worker that is a process comes to it; `None`: the engine works in one process only.
+    /// How a worker process attaches to it; `None` if the engine works in one process only.
     pub attach: Option<Attach>,
-    /// Unmounts and deletes; an error fails the run. Called when no worker holds the file system any more.
+    /// Unmounts and deletes the image; an error fails the run. Called when no worker holds the file system
+    /// any more.
     pub close: Box<dyn FnOnce() -> anyhow::Result<()> + Send>,
 }
 
@@ -56,30 +59,30 @@ pub struct Session {
 /// have held at the fork.
 pub type Attach = Box<dyn Fn() -> anyhow::Result<Attached> + Send + Sync>;
 
-/// A session's file system, as a worker that is a process has it.
+/// A session's file system in a worker process.
 pub struct Attached {
     /// The file system.
     pub fs: Arc<dyn FileSystem>,
-    /// Takes the page faults that are to come: called when the files are there, before anything is timed.
+    /// Takes the page faults in advance: called once the files exist, before anything is timed.
     pub map: Box<dyn Fn()>,
-    /// Leaves in good order: called when `fs` and its handles are not used any more, before the process ends.
+    /// Detaches cleanly: called when `fs` and its handles are not used any more, before the process ends.
     pub leave: Box<dyn FnOnce()>,
 }
 
-/// Makes a throw-away image big enough and mounts it.
+/// Makes and mounts a temporary image that is large enough.
 pub type Opener = Arc<dyn Fn(&Need) -> anyhow::Result<Session> + Send + Sync>;
 
-/// Makes a run of a workload with so many workers, in a program of its own; an error is why there is no result.
+/// Makes a run with so many workers in a separate program. The error is the reason why there is no result.
 pub type Elsewhere = Arc<dyn Fn(Workload, usize) -> Result<Run, String> + Send + Sync>;
 
-/// Something to measure.
+/// A system to measure.
 #[derive(Clone)]
 pub enum Target {
     /// An engine, opened in this process.
     InProcess {
         /// Its name in reports.
         name: String,
-        /// What calls it.
+        /// The kind of its workers.
         workers_as: WorkersAs,
         /// Makes a fresh one for each run.
         open: Opener,
@@ -93,7 +96,7 @@ pub enum Target {
         /// Each run works in a new directory inside, and removes it.
         path: PathBuf,
     },
-    /// What only a program that is started for it can measure.
+    /// A system that only a separately started program can measure.
     Elsewhere {
         /// Its name in reports.
         name: String,
@@ -108,7 +111,7 @@ pub enum Target {
 pub enum Kernel {
     Tmpfs,
     Ext4,
-    /// ext4 without a journal, as FxMark has it.
+    /// ext4 without a journal, as in FxMark.
     Ext4NoJournal,
     Xfs,
     Btrfs,
@@ -142,7 +145,7 @@ impl Target {
         }
     }
 
-    /// What its workers are.
+    /// The kind of its workers.
     pub fn workers_as(&self) -> WorkersAs {
         match self {
             Target::InProcess { workers_as, .. } => *workers_as,
@@ -150,10 +153,10 @@ impl Target {
         }
     }
 
-    /// The one of `engines` with this name, or a kernel file system, or `LABEL=PATH`.
+    /// Finds the target: one of `engines` with this name, a kernel file system, or `LABEL=PATH`.
     ///
     /// # Errors
-    /// [`ConfigError::UnknownTarget`], which lists the names there are; [`ConfigError::NotDirectory`].
+    /// [`ConfigError::UnknownTarget`], which lists the known names; [`ConfigError::NotDirectory`].
     pub fn find(name: &str, engines: &[Target]) -> Result<Target, ConfigError> {
         if let Some((label, path)) =
             name.split_once('=').filter(|(label, path)| !label.is_empty() && !path.is_empty())
@@ -171,8 +174,8 @@ impl Target {
         })
     }
 
-    /// Is it one of the kernel's own that others are compared with? With `direct`, tmpfs is not: it takes the flag and
-    /// ignores it.
+    /// Returns true for a kernel file system that others are compared with. With `direct`, tmpfs is none: it
+    /// accepts the flag and ignores it.
     pub(crate) fn is_peer(&self, direct: bool) -> bool {
         matches!(self, Target::Kernel(kernel) if !direct || *kernel != Kernel::Tmpfs)
     }
@@ -185,7 +188,7 @@ impl fmt::Debug for Target {
 }
 
 impl Need {
-    /// What a run keeps at once.
+    /// The space that a run needs at once.
     pub(crate) fn of(job: &Job) -> Need {
         use Workload::*;
         let workers = job.workers as u64;

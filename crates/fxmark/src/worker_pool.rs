@@ -1,9 +1,9 @@
 //! The workers of one run, and the leader that takes them through its phases.
 //!
-//! State      the board's phase, moved by the leader alone; workers arrive at the end of each part.
-//! Invariants I1  a worker that fails, dies or hangs ends the run with an error: no wait for it is without an end.
-//!            I2  no worker outlives a run, but for a thread that hangs inside an engine: it cannot be stopped; the
-//!                run's error says so and what it holds is leaked.
+//! State      the board's phase, which only the leader changes; workers arrive at the end of each part.
+//! Invariants I1  a worker that fails, dies or hangs ends the run with an error: every wait for it is bounded.
+//!            I2  no worker outlives a run, except a thread that hangs inside an engine: it cannot be stopped; the
+//!                run's error reports that, and what the thread holds is leaked.
 
 mod attached;
 pub(crate) mod processes;
@@ -21,12 +21,12 @@ const LAST_OPERATION_MAX: Duration = Duration::from_secs(if cfg!(test) { 30 } el
 const LOOK: Duration = Duration::from_micros(200);
 const LOOK_WHILE_TIMED: Duration = Duration::from_millis(20);
 
-/// How a leader sees its workers.
+/// The leader's view of its workers.
 pub(crate) trait WorkerPool {
-    /// Sleeps; an error tells why the run must end (a signal).
+    /// Sleeps. The error is the reason why the run must end (a signal).
     fn nap(&mut self, time: Duration) -> Result<(), String>;
 
-    /// An error tells that a worker is gone that has not finished.
+    /// Fails if a worker has ended before it finished.
     fn look(&mut self) -> Result<(), String>;
 }
 

@@ -1,4 +1,4 @@
-//! The workloads: names, what one operation is, where the original program does something else.
+//! The workloads: names, their operations, and differences of the original program.
 //!
 //! Source  FxMark (USENIX ATC'16), Tables 1 and 2: nineteen workloads, four letters each (data or metadata, read or
 //!         write, operation, sharing level); the mixes are those of SRL's Fig. 12 (c, d). The applications: `bench/hacc.rs`,
@@ -8,7 +8,7 @@ use crate::ConfigError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What the workers of a run do.
+/// A workload.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "SPECS below says what each one is, in one place for people and program")]
 #[rustfmt::skip]
@@ -127,7 +127,7 @@ const fn spec(
 }
 
 impl Workload {
-    /// The nineteen of the paper.
+    /// The nineteen workloads of the paper.
     pub fn nineteen() -> impl Iterator<Item = Workload> {
         SPECS.iter().map(|s| s.workload).filter(|w| w.write_percent().is_none() && !w.is_application())
     }
@@ -161,12 +161,12 @@ impl Workload {
         Some(self.spec().faithful).filter(|text| !text.is_empty())
     }
 
-    /// Does the paper measure it with `O_DIRECT` too (its Fig. 10)?
+    /// Returns true if the paper measures it with `O_DIRECT`, too (its Fig. 10).
     pub fn takes_direct(self) -> bool {
         matches!(self, DRBL | DRBM | DWOL | DWOM)
     }
 
-    /// Is it no loop around one call, but calls as an application makes them?
+    /// Returns true for an application's sequence of calls, and false for a loop around one call.
     pub fn is_application(self) -> bool {
         matches!(self, HACC | OLTP | VARMAIL)
     }

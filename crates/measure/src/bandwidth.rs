@@ -1,4 +1,4 @@
-//! `heddle bandwidth`: what the machine's memory can do at best, the denominator of every share of the limit.
+//! `heddle bandwidth`: the memory's best bandwidth, the denominator of every share of the limit.
 
 use anyhow::Result;
 use heddle_console::failure::usage;
@@ -138,7 +138,7 @@ fn plan(args: &Args, cores: usize) -> Result<Plan> {
 
 fn take(args: &Args, bytes: u64) -> Result<Region> {
     match &args.on {
-        // What is measured is stores past the cache.
+        // Stores past the cache are measured.
         None => Ok(Region::anonymous_as(bytes, Durability::Power)?),
         Some(path) => {
             let force = if args.force { Force::Yes } else { Force::No };

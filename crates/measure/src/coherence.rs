@@ -1,6 +1,7 @@
-//! The program that `cargo xtask coherence` watches: one workload on one variant, in turns, every address told by name.
+//! The program that `cargo xtask coherence` observes: one workload on one variant, in turns, with a name for
+//! every address.
 //!
-//! Hidden: outside QEMU with heddle's plug-in it has nothing to say and refuses.
+//! It is hidden: outside QEMU with heddle's plug-in it has nothing to report and refuses to run.
 
 use crate::engines::{self, Setup};
 use anyhow::{Result, anyhow, bail};
@@ -26,9 +27,9 @@ pub struct Args {
     workers: usize,
 }
 
-/// Address space for volatile memory: QEMU keeps books of every page that is mapped.
+/// Address space of volatile memory: QEMU keeps a record for every mapped page.
 const ARENA_BYTES: usize = 4 << 30;
-/// Pages of the shared file that are one worker's: as many as lie under one node of the page index.
+/// Bytes of one worker in the shared file: the pages under one node of the page index.
 const SHARE_BYTES: u64 = 256 << 10;
 
 /// Runs the command.
@@ -58,7 +59,8 @@ pub fn run(args: &Args) -> Result<()> {
         ..Config::default()
     };
     let variant = args.target;
-    // As large an image as a timed run would have: how far lanes search apart follows from it. What is not touched costs nothing.
+    // The image size of a timed run, which decides how far apart lanes search. Untouched memory costs
+    // nothing.
     let usual = Config { workloads: vec![workload], cores: vec![args.workers], ..Config::default() };
     let bytes = engines::image_bytes(&usual.need_max());
     let open = Arc::new(move |_: &Need| open(variant, bytes));
@@ -67,8 +69,8 @@ pub fn run(args: &Args) -> Result<()> {
     run_in_turns(&config, &target, workload, args.workers, rounds, &Turns).map_err(|error| anyhow!(error))
 }
 
-/// Files of a worker, and rounds: long enough that what happens once in a while (a magazine is refilled, a log page closed, a
-/// directory read from its start again) happens several times.
+/// Files per worker, and rounds: enough that rare events (a magazine is refilled, a log page closed, a
+/// directory read again from its start) happen several times.
 fn scale(workload: Workload, workers: usize) -> (u32, Rounds) {
     use Workload::{MRDL, MRDM};
     match workload {
@@ -93,7 +95,7 @@ fn open(variant: Variant, bytes: u64) -> Result<heddle_fxmark::Session> {
     Ok(engines::session_of(mount(region, &options)?))
 }
 
-/// Says whose turn it is.
+/// Announces the worker whose turn it is.
 struct Turns;
 
 impl Watch for Turns {
@@ -115,13 +117,14 @@ impl Watch for Turns {
     }
 }
 
-/// The C library's cache of freed memory: blocks up to so many bytes, in steps, so many of each size.
+/// The C library's cache of freed memory: blocks of up to so many bytes, in steps, and so many of each size.
 const CACHED_BYTES: usize = 1032;
 const CACHED_STEP: usize = 16;
 const CACHED_BLOCKS: usize = 7;
 
-/// What the main thread allocated for this thread to start with, and this thread has freed since, lies among the main thread's
-/// memory; used again by this thread, it would share lines with other threads' leftovers. Takes it all, for ever.
+/// Takes for ever the memory that the main thread allocated for this thread and this thread has freed since.
+/// It lies among the main thread's memory; used again by this thread, it would share cache lines with other
+/// threads' memory.
 fn forget_foreign_heap() {
     for bytes in (CACHED_STEP / 2..=CACHED_BYTES).step_by(CACHED_STEP) {
         for _ in 0..CACHED_BLOCKS {
@@ -130,7 +133,7 @@ fn forget_foreign_heap() {
     }
 }
 
-/// Where the calling thread's stack lies, its thread-local data included.
+/// The address range of the calling thread's stack, with its thread-local data.
 fn stack() -> Option<(usize, usize)> {
     let mut attr = MaybeUninit::uninit();
     let (mut start, mut bytes) = (std::ptr::null_mut(), 0);

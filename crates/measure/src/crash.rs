@@ -1,4 +1,4 @@
-//! `heddle crash`: cuts the power of a workload at every fence, and judges what is left.
+//! `heddle crash`: cuts the power of a workload at every fence, and checks the resulting images.
 
 use anyhow::{Context, Result, anyhow};
 use heddle_console::failure::{Said, usage};
@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> Result<()> {
     say(args, &workload, &report, emitted, start.elapsed().as_secs_f64())
 }
 
-/// A panic of the engine is a finding and is reported as one; the hook's own text would stand between.
+/// Silences panic messages: a panic of the engine is reported as a finding.
 fn quiet_panics() {
     std::panic::set_hook(Box::new(|_| {}));
 }
@@ -134,7 +134,7 @@ fn read(args: &Args) -> Result<Workload> {
     heddle_crash::text::parse(&shown, &text).map_err(|error| usage(format!("{shown}: {error}")))
 }
 
-/// STEP.FENCE:STORES, the step from 1.
+/// Parses STEP.FENCE:STORES, with steps counted from 1.
 fn place(text: &str) -> Result<Only> {
     let wrong =
         || usage(format!("--at {text}: it is written STEP.FENCE:STORES, for instance 2.1:0-3,7 or 1.2:none"));

@@ -1,8 +1,9 @@
-//! The engine's variants as things to measure: a fresh image in memory for each run.
+//! The engines' variants as targets: a fresh image in memory for each run.
 //!
-//! Workers of `heddle` may be forked processes. They join the image as forked children (`heddle_nvmfs::fork`), not through
-//! the attach socket: an image that lives for a run needs no socket that somebody must remove. The papers' variants stay in one process:
-//! their readers' counts have no owners that could be told dead.
+//! Workers of `heddle` may be forked processes. They join the image as forked children
+//! (`heddle_nvmfs::fork`), not through the attach socket: an image that lives for one run needs no socket
+//! that must be removed. The papers' variants stay in one process: the readers' counts of their locks name no
+//! owner, so a dead reader could not be found.
 
 use anyhow::{Context, Result, bail, ensure};
 use heddle_console::size::Size;
@@ -22,7 +23,7 @@ pub struct Setup {
     pub durability: Durability,
     /// How the papers' range locks wait.
     pub mode: LockMode,
-    /// Their segments.
+    /// The segment size of those locks.
     pub segment_bytes: u64,
 }
 
@@ -38,12 +39,12 @@ pub fn target(name: String, variant: Variant, setup: Setup, workers_as: WorkersA
     Target::InProcess { name, workers_as, open }
 }
 
-/// Can its workers be processes?
+/// Returns true if its workers can be processes.
 pub fn takes_processes(variant: Variant) -> bool {
     variant.lock().is_none()
 }
 
-/// Has the variant a lock of segments?
+/// Returns true if the variant has a lock of segments.
 pub fn has_segments(variant: Variant) -> bool {
     !matches!(variant, Variant::Nova | Variant::Heddle)
 }
@@ -52,14 +53,14 @@ fn session(variant: Variant, setup: Setup, need: &Need) -> Result<Session> {
     Ok(session_of(fresh(variant, setup, image_bytes(need))?))
 }
 
-/// A mounted throw-away image as the workloads want it.
+/// A mounted temporary image as a session of the workloads.
 pub fn session_of(volume: Volume) -> Session {
     let fs = Arc::new(volume.fs());
     let fork = ForkHandle::of(&volume).ok().map(Arc::new);
     let attach = fork.clone().map(|fork| -> Attach { Box::new(move || joined(&fork)) });
     let close = Box::new(move || {
         let left = fork.map_or(Vec::new(), |fork| fork.others());
-        // Settles who has died.
+        // Settles dead workers.
         volume.unmount();
         ensure!(left.is_empty(), "workers that had not left were in the image: processes {left:?}");
         Ok(())
@@ -67,7 +68,7 @@ pub fn session_of(volume: Volume) -> Session {
     Session { fs, attach, close }
 }
 
-/// For a forked worker.
+/// Joins the file system in a forked worker.
 fn joined(fork: &ForkHandle) -> Result<Attached> {
     let fs = fork.join()?;
     let (mapped, leaving) = (fs.clone(), fs.clone());
@@ -78,8 +79,8 @@ fn joined(fork: &ForkHandle) -> Result<Attached> {
     })
 }
 
-/// Twice the data, since every write goes to fresh blocks and old ones come back late; for each file its inode, a log
-/// page and a page of names; and room for the logs.
+/// Twice the data, since every write goes to new blocks and old ones are freed late; per file its inode, a
+/// log page and a page of names; and space for the logs.
 pub fn image_bytes(need: &Need) -> u64 {
     let (data, files) = (need.bytes.saturating_mul(2), need.files.saturating_mul(16 << 10));
     data.saturating_add(files).saturating_add(256 << 20)
@@ -92,7 +93,7 @@ pub fn fresh(variant: Variant, setup: Setup, bytes: u64) -> Result<Volume> {
     fresh_with(variant, &options, setup.durability, bytes)
 }
 
-/// The same, mounted as `options` say.
+/// The same with mount options.
 pub fn fresh_with(
     variant: Variant,
     options: &MountOptions<'_>,
@@ -105,7 +106,7 @@ pub fn fresh_with(
     Ok(mount(region, options)?)
 }
 
-/// So many bytes, if there is memory for them.
+/// Returns `bytes` if there is memory for them.
 fn fits(bytes: u64) -> Result<u64> {
     let free = memory_available_bytes();
     if bytes > free / 10 * 9 {
@@ -128,7 +129,7 @@ fn touch(region: &Region) {
 /// NVM of a node log.
 const NODE_LOG_BYTES: u64 = 128 << 20;
 
-/// An F2FS variant as a target: its image a file in memory, as the RAM disks of the kernel's file systems are.
+/// An F2FS variant as a target. Its image is a file in memory, like the RAM disks of kernel file systems.
 pub fn f2fs_target(variant: heddle_f2fs::Variant, durability: Durability) -> Target {
     let open = Arc::new(move |need: &Need| f2fs_session(variant, durability, need));
     Target::InProcess { name: variant.name().to_owned(), workers_as: WorkersAs::Threads, open }
@@ -143,7 +144,7 @@ fn f2fs_session(variant: heddle_f2fs::Variant, durability: Durability, need: &Ne
 /// A fresh F2FS image in memory, open.
 pub fn fresh_f2fs(variant: heddle_f2fs::Variant, durability: Durability, need: &Need) -> Result<Arc<F2fs>> {
     let disk = heddle_fxmark::memory_file(f2fs_bytes(need)?).context("a file in memory for the image")?;
-    // By this name it can be opened once more; it goes with the last descriptor.
+    // The image can be opened again by this name; it disappears with its last descriptor.
     let path = PathBuf::from(format!("/proc/self/fd/{}", disk.as_raw_fd()));
     heddle_f2fs::make_image(&path, "fxmark", &|_, _| ())?;
     if !variant.has_node_log() {
@@ -158,7 +159,8 @@ pub fn fresh_f2fs(variant: heddle_f2fs::Variant, durability: Durability, need: &
     )?))
 }
 
-/// Twice the data, since what is written over is free after a checkpoint only; and as much again as the kernel's RAM disks have.
+/// Twice the data, since overwritten blocks are free only after a checkpoint; and the same reserve as the
+/// kernel's RAM disks.
 fn f2fs_bytes(need: &Need) -> Result<u64> {
     let bytes = fits(NODE_LOG_BYTES + (512 << 20) + 2 * need.bytes + (8 << 10) * need.files)?;
     Ok(bytes.next_multiple_of(2 << 20))

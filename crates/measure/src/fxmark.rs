@@ -1,8 +1,9 @@
 //! `heddle fxmark`: the FxMark workloads on engines, on the kernel's file systems, on any directory.
 //!
-//! Workers are processes, as in the original, wherever they can be. In a table with one of the papers' systems, which work in one process
-//! only, `heddle` has threads too: the table compares engines, and a process pays for things that a thread does not (its own page tables,
-//! its own first touch of a page). The kernel's file systems have processes in every table: that is what their callers are.
+//! Workers are processes, as in the original, if possible. In a table with one of the papers' systems, which
+//! work in one process only, `heddle` has threads too. The table compares engines, and a process has costs
+//! that a thread does not have (its own page tables and first touches). Kernel file systems always have
+//! processes, as their real callers are.
 
 mod copy;
 mod mounted;
@@ -120,7 +121,7 @@ has threads too, so that engines are compared.
 ";
 
 fn workers_as_parser() -> impl TypedValueParser<Value = WorkersAs> {
-    // No other word passes the first parser.
+    // The first parser admits no other word.
     PossibleValuesParser::new(["threads", "processes"])
         .map(|word| if word == "threads" { WorkersAs::Threads } else { WorkersAs::Processes })
 }
@@ -192,7 +193,7 @@ fn config(args: &Args) -> Result<Config> {
     })
 }
 
-/// Puts mounted images in the place of the targets that want one.
+/// Replaces targets that need a mount by mounted images.
 fn mount(args: &Args, config: &mut Config) -> Result<Option<Mounts>> {
     let need = config.need_max();
     let setup = setup(args, args.segment[0]);
@@ -217,7 +218,7 @@ fn setup(args: &Args, segment: Size) -> Setup {
     Setup { durability: args.durability, mode: args.lock_mode, segment_bytes: segment.0 }
 }
 
-/// What a run that another process makes must be told.
+/// The options for a run that another process makes.
 fn options_of_a_run(args: &Args) -> Vec<OsString> {
     let mut options: Vec<OsString> = vec!["--secs".into(), args.secs.to_string().into()];
     let stride = if args.stride == Stride::Page { "4K" } else { "8M" };
@@ -239,7 +240,7 @@ fn options_of_a_run(args: &Args) -> Vec<OsString> {
     options
 }
 
-/// A target for each name, and for each size of segment where a name has segments and several sizes are asked for.
+/// A target for each name; for each segment size, if several are requested and the variant has segments.
 fn targets(args: &Args) -> Result<Vec<Target>> {
     if let Some(wrong) = args.segment.iter().find(|size| !size.0.is_power_of_two() || size.0 < 4096) {
         return Err(usage(format!("--segment {wrong}: a segment is a power of two from 4K up")));
@@ -256,7 +257,7 @@ fn targets(args: &Args) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
     for name in &args.targets {
         if mounted::way_of(name).is_some() {
-            // Mounted later, when all else is known to be right.
+            // Mounted later, after all other checks.
             targets.push(Target::Directory { label: name.clone(), path: PathBuf::new() });
             continue;
         }
@@ -272,7 +273,7 @@ fn targets(args: &Args) -> Result<Vec<Target>> {
     Ok(targets)
 }
 
-/// What they are, by what is asked for and what else is in the table.
+/// The kind of workers, by the options and the other targets.
 fn workers_of_heddle(args: &Args) -> Result<WorkersAs> {
     let stays = |name: &&String| match System::from_name(name) {
         Some(System::Nvm(variant)) => !engines::takes_processes(variant),
@@ -290,7 +291,7 @@ fn workers_of_heddle(args: &Args) -> Result<WorkersAs> {
     }
 }
 
-/// A bar on a terminal, a line a run elsewhere.
+/// A bar on a terminal, a line per run elsewhere.
 struct Watch {
     bar: Bar,
     runs: u64,

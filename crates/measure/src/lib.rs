@@ -1,7 +1,8 @@
-//! The commands of `heddle` that measure or crash-test, one file a command. `heddle-cli` parses their arguments and runs them.
+//! The commands of `heddle` that measure or crash-test, one file per command. `heddle-cli` parses their
+//! arguments and runs them.
 //!
-//! `engines` is the only place here that knows how an engine's image is made for a run; workloads, runner and reports are
-//! `heddle-fxmark`'s, power cuts `heddle-crash`'s.
+//! Only `engines` knows how to make an engine's image for a run. Workloads, runner and reports are in
+//! `heddle-fxmark`, power cuts in `heddle-crash`.
 #![warn(missing_docs)]
 
 pub mod bandwidth;

@@ -1,4 +1,4 @@
-//! `heddle locks`: what each range lock costs in time and memory, and what each variant pays for a write.
+//! `heddle locks`: time and memory of each range lock, and each variant's cost per write.
 //!
 //! Source  SRL paper: Fig. 10 (latency of acquiring, inside DWOM, first write and overwrite), Fig. 11 with Eq. 3 in its
 //!         corrected form (memory), Eq. 4 (one thread writing 1 GB).
@@ -67,7 +67,7 @@ struct Options {
     depth: usize,
     lock_mode: &'static str,
     secs: f64,
-    /// What reading the clock adds to each latency.
+    /// The time to read the clock, which each latency contains.
     clock_ns: u64,
 }
 

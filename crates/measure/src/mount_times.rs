@@ -1,8 +1,8 @@
 //! `heddle mount-times`: how long a mount takes and how much memory it needs, on images of many files and of one large one.
 //!
-//! Each image is made, unmounted and mounted again `--repeat` times, by turns after an unmount and as a power cut leaves it. Mapping
-//! the image and reading it are timed apart. Memory: what the volatile state takes as long as the mount lives, and the most that
-//! the heap of this process grew by while the image was read.
+//! Each image is made, unmounted and mounted again `--repeat` times, alternately after an unmount and after a
+//! simulated power cut. Mapping and reading the image are timed separately. Memory: the volatile state for
+//! the lifetime of the mount, and the peak growth of this process's heap while the image was read.
 
 use heddle_console::failure::usage;
 use heddle_console::output::{self, Sink, talk};
@@ -49,11 +49,11 @@ Examples:
   heddle mount-times --files 1000000 --file-size 1G --json -";
 
 const PAGE_BYTES: u64 = 4096;
-/// Bytes of a write of the image of large extents.
+/// Bytes per write of the image with large extents.
 const EXTENT_BYTES: usize = 1 << 20;
-/// Files in a directory of the image of many files.
+/// Files per directory of the image with many files.
 const FILES_A_DIRECTORY: u64 = 1000;
-/// What inodes, logs and directories may take beside the data, as a share of it: an eighth, and this.
+/// Space for inodes, logs and directories: an eighth of the data, and this.
 const BESIDE_BYTES: u64 = 64 << 20;
 
 #[derive(Serialize)]
@@ -70,13 +70,13 @@ struct Row {
     image: String,
     image_bytes: u64,
     inodes: u64,
-    /// Mapping the file.
+    /// Time to map the file.
     map_ms: f64,
-    /// Reading it after an unmount.
+    /// Time to read it after an unmount.
     clean_ms: f64,
-    /// Reading it as a power cut left it.
+    /// Time to read it after a power cut.
     cut_ms: f64,
-    /// Of the first, what each step took.
+    /// Time of each step of the first mount.
     steps_ms: Vec<(&'static str, f64)>,
     state_bytes: u64,
     heap_bytes: u64,
@@ -85,7 +85,7 @@ struct Row {
 /// Puts files into an image.
 type Fill = Box<dyn Fn(&NvmFs) -> Result<()>>;
 
-/// What an image holds.
+/// A kind of image.
 struct Case {
     name: String,
     bytes: u64,
@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// An image, which goes with this.
+/// An image, removed when this is dropped.
 struct Image(PathBuf);
 
 impl Drop for Image {
@@ -128,7 +128,7 @@ fn cases(files: u64, file_bytes: u64) -> Vec<Case> {
     vec![
         Case {
             name: format!("{files} files of one page"),
-            // A page of data, one of log and a slot for each.
+            // A page of data, one of log and a slot per file.
             bytes: bytes(files * 3 * PAGE_BYTES),
             fill: Box::new(move |fs| many_files(fs, files)),
         },
@@ -165,7 +165,7 @@ fn many_files(fs: &NvmFs, files: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file in pieces of so many bytes; pages in an order that has no neighbours.
+/// Writes a file in pieces, in an order without adjacent pages.
 fn large_file(fs: &NvmFs, bytes: u64, piece_bytes: u64) -> Result<()> {
     let file = fs.create(&Cred::root(), Ino::ROOT, name("large")?, 0o644, OpenFlags::READ_WRITE)?.1;
     let (data, pieces) = (vec![7; piece_bytes as usize], bytes / piece_bytes);
@@ -178,7 +178,7 @@ fn large_file(fs: &NvmFs, bytes: u64, piece_bytes: u64) -> Result<()> {
     written.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// One mount: what it took, and the volume.
+/// The results of one mount, and the volume.
 struct Mounted {
     volume: Volume,
     map_ms: f64,
@@ -195,7 +195,7 @@ fn mount_once(image: &Path) -> Result<Mounted> {
     let steps = std::sync::Mutex::new((Instant::now(), Vec::new()));
     let progress = |what: &'static str, done: u64, total: u64| {
         if done == total {
-            // ORDERING: Relaxed, it is read when the mount is done.
+            // ORDERING: Relaxed: it is read when the mount is done.
             most.fetch_max(heap_bytes().saturating_sub(before), Ordering::Relaxed);
             if let Ok(mut steps) = steps.lock() {
                 let took = ms(steps.0);
@@ -256,7 +256,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Memory of this process that is neither a file's nor shared: its heap.
+/// Memory of this process that is neither file-backed nor shared: its heap.
 fn heap_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

@@ -1,7 +1,8 @@
 //! DWAL: appends to the worker's own file.
 //!
-//! The file is cut to zero when it has grown to the window. The cut is inside the timed loop and is not counted:
-//! freeing is part of going on for ever, on every target alike. The original appends until the device is full.
+//! The file is truncated when it has grown to the window. The truncation is timed but not counted: a workload
+//! that goes on for ever must free space, on every target alike. The original appends until the device is
+//! full.
 
 use super::{Bench, Next, Stage};
 use crate::ops::{Failure, Mode, Ops, Result};
@@ -83,7 +84,7 @@ impl<O: Ops> Bench<O> for Append<O> {
         Failure::wrong("file size", stage.ops.size(&self.file)?, self.pages * PAGE_BYTES)?;
         (0..self.pages).try_for_each(|page| self.read_back(stage, page))?;
         if stage.job.faithful {
-            // The device may be full: room for the proof.
+            // The device may be full: this makes room for the proof.
             stage.ops.truncate(&self.file, 0)?;
             self.pages = 0;
         }

@@ -24,7 +24,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// The part of the file that is this worker's.
+    /// The part of the file that belongs to this worker.
     fn of(job: &Job, me: usize) -> Pages {
         let (workers, me) = (job.workers as u64, me as u64);
         let count = job.share_pages;
@@ -44,12 +44,12 @@ impl Pages {
     }
 }
 
-/// How much of a worker's work is writing, in percent, spread evenly over its operations.
+/// The percentage of a worker's operations that write, spread evenly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct WritePercent(u64);
 
 impl WritePercent {
-    /// Workers times percent are writers; the worker that the fraction falls to mixes operation by operation.
+    /// Workers times percent are writers; the worker with the fraction mixes reads and writes.
     fn of(job: &Job, me: usize) -> WritePercent {
         WritePercent(match job.workload.write_percent() {
             Some(percent) => (job.workers as u64 * percent).saturating_sub(me as u64 * 100).min(100),
@@ -71,7 +71,7 @@ impl WritePercent {
 pub(crate) struct Blocks<O: Ops> {
     file: O::File,
     pages: Pages,
-    /// Places in `pages` that operations choose from.
+    /// Places in `pages` from which operations choose.
     choices: u64,
     owner: Owner,
     fill: Fill,

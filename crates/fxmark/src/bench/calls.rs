@@ -15,7 +15,7 @@ use crate::random::Random;
 use crate::recorder::Recorder;
 use zerocopy::IntoBytes;
 
-/// Is this run made of such calls?
+/// Returns true if this run uses such calls.
 pub(crate) fn are_of(job: &Job) -> bool {
     job.call_bytes != PAGE_BYTES && matches!(job.workload, Workload::DRBL | Workload::DWOL)
 }
@@ -42,7 +42,7 @@ pub(crate) struct Calls<O: Ops> {
 }
 
 impl<O: Ops> Calls<O> {
-    /// The word of a piece at this place, as its last write left it.
+    /// The expected word of a piece at this place, after its last write.
     #[inline]
     fn word(&self, piece: u64, at: usize) -> u64 {
         let page = piece * self.out.len() as u64 + (at / WORDS) as u64;

@@ -1,7 +1,8 @@
-//! MWCL MWCM: empty files are created.
+//! MWCL MWCM: create empty files.
 //!
-//! When the worker's set exists it is removed outside the clock, so that a run needs bounded room and no directory
-//! grows with the speed of its file system. The original prints the name inside the loop, and MWCM writes 4 KiB.
+//! When the worker's set is complete, it is removed with the clock stopped. So a run needs bounded space, and
+//! no directory grows with the speed of its file system. The original formats the name inside the loop, and
+//! MWCM writes 4 KiB.
 
 use super::names::{DirChoice, create_all, is_listed, is_there, paths};
 use super::{Bench, Next, Pass, Stage};

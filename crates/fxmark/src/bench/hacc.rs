@@ -1,7 +1,7 @@
 //! HACC: ranks of a simulation write one checkpoint, each its own part of one shared file, over and over.
 //!
-//! A particle is nine variables, 38 bytes: x y z vx vy vz phi of 4, id of 8, mask of 2. The file begins with a header of 24 MiB, then comes
-//! the part of each rank, in it one array a variable. So a rank makes nine writes in a row, large ones, and neither they nor the
+//! A particle is nine variables, 38 bytes: x y z vx vy vz phi of 4, id of 8, mask of 2. The file begins with a header of 24 MiB, then
+//! comes the part of each rank, in it one array a variable. So a rank makes nine writes in a row, large ones, and neither they nor the
 //! parts begin at a page: neighbours share one.
 //!
 //! One operation is a rank's part of a checkpoint: open, nine writes, close. It goes over the part of the one before. The header, which
@@ -21,7 +21,7 @@ use crate::string_pattern::{Pattern, Tag};
 const VARIABLES: [usize; 9] = [4, 4, 4, 4, 4, 4, 4, 8, 2];
 const PARTICLE_BYTES: u64 = 38;
 const HEADER_BYTES: u64 = 24 << 20;
-/// It is written in pieces of so many bytes, and is no rank's: file 0.
+/// The header is written in pieces of this size. It belongs to no rank and counts as file 0.
 const HEADER_PIECE_BYTES: usize = 1 << 20;
 
 /// Bytes of the whole file.
@@ -37,7 +37,7 @@ fn path() -> RelPath {
     RelPath::new(format_args!("checkpoint"))
 }
 
-/// Which bytes, and where.
+/// The pieces of the header, with their offsets.
 fn header() -> impl Iterator<Item = (Tag, u64)> {
     let pieces = HEADER_BYTES / HEADER_PIECE_BYTES as u64;
     (0..pieces).map(|piece| (Tag::of(0, piece), piece * HEADER_PIECE_BYTES as u64))
@@ -47,7 +47,7 @@ pub(crate) struct Hacc {
     /// Offset and length of each array.
     arrays: [(u64, usize); 9],
     pattern: Pattern,
-    /// Checkpoints written; the file has the last one.
+    /// Checkpoints written; the file has the last of them.
     written: u64,
     back: Vec<u8>,
 }

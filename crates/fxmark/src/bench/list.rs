@@ -1,4 +1,4 @@
-//! MRDL MRDM: entries of a directory, one an operation, from the start again at its end.
+//! MRDL MRDM: list a directory, one entry per operation, from the start again at its end.
 //!
 //! `.` and `..`, which engines do not have, are not counted. The number of entries of every pass is checked, and names
 //! once after the loop. The original never rewinds and counts its calls at the end of the directory.
@@ -12,10 +12,11 @@ use crate::recorder::Recorder;
 pub(crate) struct List<O: Ops> {
     dir: O::Dir,
     place: DirChoice,
-    /// Entries seen in this pass, and in a whole one.
+    /// Entries seen in this pass, and in a complete one.
     seen: u64,
     entries: u64,
-    /// Has it listed anything yet? A directory that was opened while another worker filled it may not show what came later (btrfs).
+    /// True once it has listed an entry. A directory opened while another worker filled it may not show later
+    /// entries (btrfs).
     begun: bool,
 }
 

@@ -1,8 +1,8 @@
-//! MRPL MRPM MRPH: a path five names deep is opened and closed.
+//! MRPL MRPM MRPH: open and close a path of five names.
 //!
-//! Each file of the tree has its own size (its number plus one, a hole), so that the check sees whether a path led to
-//! the right one. `--faithful` is `stat`, prints the path inside the loop, and draws digits from a generator whose low
-//! bits repeat after eight draws: eight files are ever visited.
+//! Each file of the tree has its own size (its number plus one, as a hole), so that the check sees whether a
+//! path led to the right file. `--faithful` calls `stat`, formats the path inside the loop, and draws digits
+//! from a generator whose low bits repeat after eight draws: it visits only eight files.
 
 use super::{Bench, Next, Pass, Stage};
 use crate::Workload;
@@ -20,7 +20,7 @@ pub(crate) const TREE_NODES: u64 = TREE_FILES + (TREE_FILES - FAN_OUT) / (FAN_OU
 
 pub(crate) struct Lookup {
     paths: Vec<RelPath>,
-    /// The one after this.
+    /// Index of the next path.
     next: usize,
     /// Size of the file at `paths[0]`; they grow by one.
     first_size: u64,
@@ -48,7 +48,8 @@ fn make_file<O: Ops>(ops: &O, path: &RelPath, size_bytes: u64) -> Result<()> {
 }
 
 impl Lookup {
-    /// Chosen one ahead and fetched meanwhile: the paths of a whole tree are megabytes, and the workload's, not the file system's.
+    /// Chooses one path ahead and prefetches it: all paths of a tree are megabytes, and that cost is the
+    /// workload's, not the file system's.
     #[inline]
     fn choose(&mut self) -> usize {
         if self.paths.len() == 1 {

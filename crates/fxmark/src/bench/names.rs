@@ -8,7 +8,7 @@ use crate::path::RelPath;
 /// The shared directory.
 pub(crate) const SHARED: &str = "share";
 
-/// Which directory.
+/// The directory of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DirChoice {
     Own,
@@ -16,7 +16,7 @@ pub(crate) enum DirChoice {
 }
 
 impl DirChoice {
-    /// File `n` of worker `me` here.
+    /// Path of file `n` of worker `me`.
     #[inline]
     pub fn file(self, me: usize, n: u64) -> RelPath {
         match self {
@@ -43,7 +43,7 @@ impl DirChoice {
     }
 }
 
-/// The paths of all files of a worker, made before the clock starts.
+/// The paths of all files of a worker, built before the clock starts.
 pub(crate) fn paths(job: &Job, place: DirChoice, me: usize) -> Vec<RelPath> {
     (0..u64::from(job.files)).map(|n| place.file(me, n)).collect()
 }
@@ -53,7 +53,7 @@ pub(crate) fn create_all<O: Ops>(ops: &O, paths: &[RelPath]) -> Result<()> {
     paths.iter().try_for_each(|path| ops.close(ops.create(path)?))
 }
 
-/// Fails unless `path` names a file, or nothing.
+/// Fails unless `path` names a file (`there`), or nothing.
 pub(crate) fn is_there<O: Ops>(ops: &O, path: &RelPath, there: bool) -> Result<()> {
     if ops.stat(path)?.is_some() == there {
         return Ok(());

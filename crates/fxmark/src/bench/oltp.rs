@@ -5,8 +5,8 @@
 //! 200 readers let its ten writers and its log writer go on; here each worker does all three, and computes nothing between. Blocks are
 //! dealt out to the workers by turns, so two workers share each page of 4 KiB.
 //!
-//! Source      Filebench's personality of this name, which pNOVA (APSys '19, Table 2) and the F2FS range-lock paper (SYSTOR '19, Tables 3,
-//!             5 and 7) measure; its data is 100 MB, here it is the size of the shared file.
+//! Source      Filebench's personality of this name, which pNOVA (APSys '19, Table 2) and the F2FS range-lock paper (SYSTOR '19, Tables
+//!             3, 5 and 7) measure; its data is 100 MB, here it is the size of the shared file.
 
 use super::{Bench, Next, Stage};
 use crate::config::Job;
@@ -30,7 +30,7 @@ const LOG_EVERY: u64 = 3200;
 #[derive(Clone, Copy)]
 struct Pieces {
     bytes: usize,
-    /// Of each worker.
+    /// Pieces of each worker.
     own: u64,
     workers: u64,
 }
@@ -60,7 +60,7 @@ pub(crate) fn files_bytes(job: &Job) -> u64 {
     DATA_FILES as u64 * Pieces::of_data(job).file_bytes() + Pieces::of_log(job).file_bytes()
 }
 
-/// Files there are.
+/// Number of files.
 pub(crate) const FILES: u64 = DATA_FILES as u64 + 1;
 
 /// The data files, and behind them the log.
@@ -85,7 +85,7 @@ pub(crate) struct Oltp<O: Ops> {
     back: Vec<u8>,
 }
 
-/// What the piece of this number in a file bears after so many writes.
+/// The content of this piece of a file after so many writes.
 fn tag(table: usize, piece: u64, written: u64) -> Tag {
     Tag::of((piece << 4 | table as u64) + 1, written)
 }
@@ -109,7 +109,7 @@ impl<O: Ops> Oltp<O> {
         stage.ops.fsync(file)
     }
 
-    /// One of the worker's own pieces.
+    /// Chooses one of the worker's own pieces.
     fn draw(&mut self, table: usize) -> u64 {
         self.random.below(self.tables[table].pieces.own)
     }
@@ -120,7 +120,7 @@ impl<O: Ops> Bench<O> for Oltp<O> {
         let pattern = Pattern::for_files_of(RECORD_BYTES);
         for (table, (path, pieces)) in files(stage.job).enumerate() {
             let file = stage.ops.create(&path)?;
-            // Large writes: small ones are what is measured, not what it begins with.
+            // Large writes: small ones belong to the measurement, not to the set-up.
             let together = (RECORD_BYTES / pieces.bytes) as u64;
             let mut first = 0;
             while first < pieces.count() {
@@ -158,7 +158,7 @@ impl<O: Ops> Bench<O> for Oltp<O> {
         self.read(stage, table, nth)?;
         recorder.reads += 1;
         if self.steps.is_multiple_of(WRITE_EVERY) {
-            // Every tenth step is of the same file: writes go round by themselves.
+            // Every tenth step is of the same file, so writes need their own rotation.
             let table = (self.steps / WRITE_EVERY) as usize % DATA_FILES;
             let nth = self.draw(table);
             self.write(stage, table, nth)?;

@@ -1,8 +1,8 @@
-//! MWRL MWRM: files are renamed, to names that are free.
+//! MWRL MWRM: rename files to free names.
 //!
-//! MWRL goes through the worker's files, `N` to `N.2`, and then back: all of it is the workload. MWRM moves them to the
-//! shared directory; they are moved back outside the clock. The original's MWRL has one file that walks from number to
-//! number.
+//! MWRL renames the worker's files from `N` to `N.2`, and then back: both count. MWRM moves them to the
+//! shared directory; they are moved back with the clock stopped. The original's MWRL has one file, which it
+//! renames from number to number.
 
 use super::names::{DirChoice, create_all, is_there, paths};
 use super::{Bench, Next, Pass, Stage};
@@ -21,7 +21,7 @@ pub(crate) struct Rename {
 }
 
 impl Rename {
-    /// All have moved: the way back begins (MWRL), or is done here (MWRM).
+    /// All files have moved: starts the way back (MWRL), or makes it here (MWRM).
     fn turn<O: Ops>(&mut self, stage: &Stage<'_, O>) -> Result<()> {
         self.moved = 0;
         match stage.job.workload {

@@ -109,7 +109,7 @@ impl<O: Ops> Bench<O> for Truncate<O> {
         self.is_page(stage, 1, self.seq)?;
         self.shrink(stage, 1)?;
         self.is_sized(stage, 1)?;
-        // What was cut off must not come back when the file grows over it.
+        // The truncated block must not reappear when the file grows over it.
         stage.ops.truncate(&self.file, 2 * PAGE_BYTES)?;
         self.back.words.fill(POISON);
         stage.ops.read(&self.file, PAGE_BYTES, self.back.as_mut_bytes())?;

@@ -1,4 +1,4 @@
-//! MWUL MWUM: empty files are unlinked; when the worker's set is gone it is made anew outside the clock.
+//! MWUL MWUM: unlink empty files; an empty set is made again with the clock stopped.
 
 use super::names::{DirChoice, create_all, is_listed, is_there, paths};
 use super::{Bench, Next, Stage};
@@ -10,7 +10,7 @@ use crate::recorder::Recorder;
 pub(crate) struct Unlink {
     place: DirChoice,
     paths: Vec<RelPath>,
-    /// Files that are gone: `paths[..gone]`.
+    /// Removed files: `paths[..gone]`.
     gone: usize,
 }
 

@@ -1,7 +1,7 @@
 //! VARMAIL: a mail server's spool, small files that are written, synced, read and removed in one directory.
 //!
-//! One operation is a turn: remove a mail; write a new one, fsync it; read one, append to it, fsync it; read one. Which ones is drawn; each
-//! worker has its own of all the mails, where the original has all threads choose among all and skip those in use.
+//! One operation is a turn: remove a mail; write a new one, fsync it; read one, append to it, fsync it; read one. Which ones is drawn;
+//! each worker has its own of all the mails, where the original has all threads choose among all and skip those in use.
 //!
 //! Source      Filebench's personality of this name: 1,000 mails, four fifths there at the start, sizes of a gamma distribution (mean
 //!             16 KiB, shape 1.5), pieces of up to 16 KiB; the F2FS range-lock paper (SYSTOR '19), Tables 4, 6 and 8.
@@ -15,13 +15,13 @@ use crate::random::Random;
 use crate::recorder::Recorder;
 use crate::string_pattern::{Pattern, Tag};
 
-/// Mails of all workers, there or not.
+/// Mails of all workers, present or not.
 const MAILS: usize = 1000;
-/// Of ten, so many are there at the start.
+/// So many of ten mails are present at the start.
 const THERE_OF_TEN: usize = 8;
 const MEAN_BYTES: f64 = 16384.0;
 const PIECE_BYTES_MAX: u64 = 16384;
-/// No mail becomes so long: each is as likely to be removed next as to be appended to.
+/// No mail becomes so long: the next operation removes it as often as it appends to it.
 const MAIL_BYTES_MAX: usize = 1 << 20;
 /// Room for one: four times the mean.
 pub(crate) const MAIL_PAGES: u64 = 16;
@@ -31,7 +31,7 @@ pub(crate) fn mails(job: &Job) -> usize {
     (MAILS / job.workers).max(10).min(job.files as usize)
 }
 
-/// A name, and what it has now.
+/// A mail's name and present content.
 #[derive(Clone, Copy)]
 struct Mail {
     path: RelPath,
@@ -42,7 +42,7 @@ struct Mail {
 
 pub(crate) struct Varmail {
     mails: Vec<Mail>,
-    /// Indexes of those that are there, and of those that are not.
+    /// Indexes of present mails, and of absent ones.
     there: Vec<usize>,
     absent: Vec<usize>,
     random: Random,
@@ -59,7 +59,7 @@ impl Varmail {
         self.random.below(PIECE_BYTES_MAX) as usize + 1
     }
 
-    /// One that is there.
+    /// A present mail.
     fn any(&mut self) -> usize {
         self.there[self.random.below(self.there.len() as u64) as usize]
     }
@@ -74,7 +74,7 @@ impl Varmail {
         Ok(())
     }
 
-    /// Makes one that is not there; its file, open.
+    /// Makes an absent mail. Returns it and its open file.
     fn make<O: Ops>(&mut self, stage: &Stage<'_, O>, len: usize) -> Result<(usize, O::File)> {
         let drawn = self.random.below(self.absent.len() as u64) as usize;
         let at = self.absent.swap_remove(drawn);
@@ -100,7 +100,7 @@ impl Varmail {
         self.pattern.check(&self.back, self.tag(stage, at))
     }
 
-    /// Reads a mail anew: it is as long as it should be, too.
+    /// Reads a mail, and checks its length, too.
     fn is_whole<O: Ops>(&mut self, stage: &Stage<'_, O>, at: usize) -> Result<()> {
         let Mail { path, len, .. } = self.mails[at];
         let file = stage.ops.open(&path, Mode::Read, false)?;
@@ -109,7 +109,7 @@ impl Varmail {
         stage.ops.close(file)
     }
 
-    /// One operation; which mails it wrote.
+    /// One operation. Returns the mails that it wrote.
     fn turn<O: Ops>(&mut self, stage: &Stage<'_, O>) -> Result<[usize; 2]> {
         let ops = stage.ops;
         self.remove(stage)?;
@@ -133,7 +133,7 @@ impl Varmail {
     }
 }
 
-/// A length of the distribution that the mails have at the start.
+/// A length from the distribution that the mails have at the start.
 fn length(random: &mut Random) -> usize {
     // Three halves of a gamma variable: an exponential one, and half the square of a normal one (Box and Muller).
     let mut uniform = || (random.below(1 << 53) as f64 + 0.5) / (1_u64 << 53) as f64;

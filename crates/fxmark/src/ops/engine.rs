@@ -1,4 +1,4 @@
-//! The world of engines: called by threads or by processes, through the `FileSystem` trait alone.
+//! The world of engines: threads or processes that call the `FileSystem` trait only.
 //!
 //! Every path is walked name by name from the root, with the permission check of each directory, as the kernel does;
 //! every engine is called through `dyn FileSystem`, so none is favoured by inlining.
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(crate) struct Engine {
     fs: Arc<dyn FileSystem>,
     cred: Cred,
-    /// Of a process that has attached.
+    /// Maps all pages, in an attached process.
     map: Option<Box<dyn Fn()>>,
 }
 
@@ -22,20 +22,20 @@ pub(crate) struct Engine {
 pub(crate) struct Stream {
     handle: Handle,
     batch: Listing,
-    /// Of the next entry in the batch.
+    /// Index of the next entry in the batch.
     place: usize,
     next: Cookie,
 }
 
 impl Engine {
-    /// Calls as the user of this process.
+    /// Makes calls as the user of this process.
     pub fn new(fs: Arc<dyn FileSystem>) -> Engine {
         // SAFETY: these calls have no arguments and cannot fail.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
         Engine { fs, cred: Cred { uid, gid, groups: Vec::new(), umask: 0 }, map: None }
     }
 
-    /// The same of a process that has attached; `map` has it map all pages.
+    /// The same in an attached process; `map` maps all pages.
     pub fn attached(fs: Arc<dyn FileSystem>, map: Box<dyn Fn()>) -> Engine {
         Engine { map: Some(map), ..Engine::new(fs) }
     }
@@ -55,7 +55,7 @@ impl Engine {
         Ok(self.fs.step(&self.cred, parent, name)?.0)
     }
 
-    /// Reads the next batch; false: there is none.
+    /// Reads the next batch. Returns false if there is none.
     fn more(&self, dir: &mut Stream) -> Result<bool> {
         dir.place = 0;
         self.fs.readdir(&dir.handle, dir.next, &mut dir.batch).named("readdir")?;

@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing else: a table of bars for each workload, drawn as inline SVG.
+//! The report as one self-contained page: a table of bars for each workload, drawn as inline SVG.
 
 use super::text::{ordered, short, workers};
 use super::{Cell, Report};

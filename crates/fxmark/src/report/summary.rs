@@ -8,9 +8,9 @@ use serde::Serialize;
 /// Runs of one workload, target and number of cores.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
-    /// What the workers did.
+    /// The workload.
     pub workload: Workload,
-    /// To what.
+    /// The target.
     pub target: String,
     /// Workers.
     pub cores: usize,
@@ -32,12 +32,12 @@ pub struct Cell {
     pub ratio_to_best_kernel: Option<f64>,
     /// The first error of a run.
     pub error: Option<String>,
-    /// What the workers were.
+    /// Threads or processes.
     pub workers_as: WorkersAs,
 }
 
 impl Cell {
-    /// Do the runs differ by so much that their median says little?
+    /// Returns true if the runs differ so much that their median says little.
     pub fn is_unstable(&self) -> bool {
         self.spread_pct > UNSTABLE_PCT
     }

@@ -1,4 +1,4 @@
-//! The report for people: a table for each workload, a row for each target, a column for each number of cores.
+//! The report as text: a table for each workload, a row for each target, a column for each number of cores.
 
 use super::summary::{Cell, UNSTABLE_PCT};
 use super::{FAR, Report, is_far};
@@ -41,7 +41,7 @@ pub(super) fn render(report: &Report) -> String {
     out + &troubles(report)
 }
 
-/// Each once, in the order they come.
+/// Each item once, in order of appearance.
 pub(super) fn ordered<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut once = Vec::new();
     for item in items {
@@ -114,7 +114,7 @@ fn troubles(report: &Report) -> String {
     out + &slow_lines(report)
 }
 
-/// What they were, target by target where that differs.
+/// The workers' kind, by target if it differs.
 pub(super) fn workers(report: &Report) -> String {
     let of =
         |kind| ordered(report.summary.iter().filter(|c| c.workers_as == kind).map(|c| c.target.as_str()));
@@ -126,7 +126,7 @@ pub(super) fn workers(report: &Report) -> String {
     }
 }
 
-/// What the machine did to runs of several workers.
+/// Slow cache lines in runs of several workers.
 fn slow_lines(report: &Report) -> String {
     let seen: Vec<f64> = report.runs.iter().filter_map(|run| run.line_crossing_ns).collect();
     let least = seen.iter().copied().fold(f64::INFINITY, f64::min);

@@ -1,8 +1,9 @@
-//! The life of a worker that is a process and calls an engine: it comes in, works, and leaves.
+//! The life of a worker process that calls an engine: it attaches, works, and detaches.
 //!
-//! What a fork copies is of no use to it. Threads of an engine have things of their own (which part of its state they work with, who they
-//! are to the others), and a forked worker finds its parent's in its memory: two that work with one would spoil it. So each worker has
-//! the engine give it a file system of its own, and is to the engine one more process, whose death can be told and settled.
+//! A forked worker cannot use the engine state that fork copies. Each thread of an engine has its own state
+//! there (its lane, its identity), and two processes that use one such state would corrupt it. So each worker
+//! attaches to the file system itself. To the engine it is one more process, whose death can be detected and
+//! settled.
 //!
 //! Invariants I1  the leader does not attach: it calls no engine, and has nothing that could be left behind.
 //!            I2  a worker leaves the file system before it ends: a worker that is still attached when the run is over has died.

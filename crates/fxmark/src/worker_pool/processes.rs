@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{io, ptr};
 
-/// Where the workers work.
+/// The place where the workers work.
 pub(crate) enum Home {
     /// In a directory, with the kernel's calls.
     Environment(Environment),
-    /// In an engine, to which each comes by itself.
+    /// In an engine, to which each worker attaches itself.
     Engine(Attach),
 }
 
@@ -57,14 +57,14 @@ impl WorkerPool for Processes {
     }
 }
 
-/// How long a worker may take to leave by itself after its run: it may still print (the bypass's report), or things to
-/// give back.
+/// How long a worker may take to end after its run: it may still print the bypass's report or release
+/// resources.
 const LEAVE_MAX: Duration = Duration::from_secs(30);
-/// The same of a run that has failed.
+/// The same for a failed run.
 const LEAVE: Duration = Duration::from_millis(500);
 
 impl Processes {
-    /// The run went well: workers are given time to end, and a worker that ends badly even now fails the run.
+    /// Gives workers of a successful run time to end. A worker that ends badly even now fails the run.
     fn let_leave(&mut self) -> Result<(), String> {
         let began = Instant::now();
         while self.workers.iter().any(Option::is_some) {
@@ -82,7 +82,8 @@ impl Drop for Processes {
     fn drop(&mut self) {
         let began = Instant::now();
         while self.workers.iter().any(Option::is_some) && began.elapsed() < LEAVE {
-            // A worker that ended badly has said so on the board, or is gone: its exit status adds nothing.
+            // A worker that ended badly has reported so on the board, or is gone: its exit status adds
+            // nothing.
             let _said = self.look();
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -108,7 +109,7 @@ fn reap(pid: libc::pid_t, flags: c_int) -> Option<c_int> {
     }
 }
 
-/// How a child ended, unless well.
+/// How a child ended, or `None` if it ended well.
 fn describe(status: c_int) -> Option<String> {
     match (libc::WIFSIGNALED(status), libc::WEXITSTATUS(status)) {
         (true, _) => Some(format!("was killed by signal {}", libc::WTERMSIG(status))),
@@ -139,7 +140,7 @@ fn fork(ends: &libc::sigset_t, death: c_int, life: impl FnOnce()) -> io::Result<
         let pid = libc::fork();
         if pid == 0 {
             libc::prctl(libc::PR_SET_PDEATHSIG, death);
-            // The parent may have died before it was asked for.
+            // The parent may have died before the request took effect.
             if libc::getppid() != parent {
                 libc::_exit(0);
             }

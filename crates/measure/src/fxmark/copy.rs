@@ -1,5 +1,5 @@
-//! Target `copy`: no file system, but what a write of a page cannot do without on this machine, for comparison: its copy, and where it
-//! survives a power cut one fence. DWOL alone, whose workers share nothing.
+//! Target `copy`: the least that a page write costs on this machine, without a file system: one copy and, if
+//! it survives a power cut, one fence. Only for DWOL, whose workers share nothing.
 
 use anyhow::{Result, ensure};
 use heddle_fxmark::{Run, Target, WorkersAs, Workload};
@@ -8,7 +8,7 @@ use heddle_pmem::{Durability, Region};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The target; each run takes so many seconds.
+/// The target; each run takes `secs` seconds.
 pub fn target(secs: f64, durability: Durability) -> Target {
     let run = move |workload, workers| {
         run(workload, workers, secs, durability).map_err(|error| format!("{error:#}"))

@@ -1,7 +1,9 @@
-//! Targets `NAME+mount`: an image in memory, served through FUSE, used by forked processes as any directory is. `heddle+bypass`: the same
-//! with the bypass preloaded, so that each run is made by this program started anew; it must say that it was served.
+//! Targets `NAME+mount`: an image in memory, served through FUSE and used by forked processes like any
+//! directory. `heddle+bypass`: the same with the bypass preloaded; a new process of this program makes each
+//! run, and must report that calls were served.
 //!
-//! One image serves all runs of its target, sized for the largest of them; each run works in a directory of its own.
+//! One image serves all runs of its target, sized for the largest of them; each run works in its own
+//! directory.
 
 use crate::engines::{self, Setup};
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -22,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// What a target that needs a mount measures.
+/// The kind of a target that needs a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// `NAME+mount`.
@@ -31,7 +33,7 @@ pub enum Way {
     Bypass,
 }
 
-/// How a target of this name is mounted, if it is.
+/// The kind of the target of this name, if it needs a mount.
 pub fn way_of(target: &str) -> Option<Way> {
     match target.split_once('+')? {
         (name, "mount") => System::from_name(name).map(Way::Mount),
@@ -40,27 +42,27 @@ pub fn way_of(target: &str) -> Option<Way> {
     }
 }
 
-/// What a mount shows.
+/// The mounted image.
 enum Image {
     Nvm(Volume),
     F2fs(Arc<F2fs>),
 }
 
-/// Every mount of a benchmark; unmounted when dropped, the directory last.
+/// All mounts of a benchmark. Dropping it unmounts them, and then removes the directory.
 pub struct Mounts {
     mounts: Vec<(Mounted, Image, Option<Server>)>,
     scratch: Scratch,
 }
 
 impl Mounts {
-    /// Must be called by the thread that runs the benchmark: the mounts are that thread's alone.
+    /// Call it from the thread that runs the benchmark: the mounts are private to that thread.
     pub fn new() -> Result<Mounts> {
         namespace::enter()
             .map_err(|why| anyhow!("targets NAME+mount and heddle+bypass cannot be mounted: {why}"))?;
         Ok(Mounts { mounts: Vec::new(), scratch: Scratch::new()? })
     }
 
-    /// A fresh image, mounted.
+    /// Makes and mounts a fresh image.
     pub fn add(&mut self, system: System, setup: Setup, need: &Need) -> Result<Target> {
         let label = format!("{}+mount", system.name());
         let image = match system {
@@ -71,7 +73,8 @@ impl Mounts {
         Ok(Target::Directory { label, path })
     }
 
-    /// A fresh image, mounted, to which programs with the bypass attach. `args`: the options of each run.
+    /// Makes and mounts a fresh image to which programs with the bypass attach. `args`: the options of each
+    /// run.
     pub fn add_bypass(&mut self, args: Vec<OsString>, setup: Setup, need: &Need) -> Result<Target> {
         let name = "heddle+bypass".to_owned();
         let preload = library()?;
@@ -112,7 +115,7 @@ impl Mounts {
     }
 }
 
-/// How a run under the bypass is made.
+/// The parameters of runs under the bypass.
 struct Bypassed {
     preload: PathBuf,
     path: PathBuf,
@@ -129,7 +132,7 @@ impl Bypassed {
         program.args(["fxmark", &workload.to_string(), "--cores", &workers.to_string(), "--repeat", "1"]);
         program.args(["--retakes", "0", "--json", "-", "--target"]).arg(target).args(&self.args);
         program.env("LD_PRELOAD", &self.preload);
-        // As in process: the pages are there before the clock runs.
+        // As in process: all pages are mapped before the clock starts.
         program.env("HEDDLE_PREFAULT", "1");
         let said = program.env("HEDDLE_REPORT", &self.report).output().context("cannot start it")?;
         let Ok(mut report) = serde_json::from_slice::<serde_json::Value>(&said.stdout) else {
@@ -144,13 +147,13 @@ impl Bypassed {
     }
 }
 
-/// Does each operation read or write an open file once at least?
+/// Returns true if each operation reads or writes an open file at least once.
 fn is_of_data(workload: Workload) -> bool {
     let name = workload.to_string();
     name.starts_with('D') || name.starts_with("MIX") || workload.is_application()
 }
 
-/// Data calls that the engine served, of all processes.
+/// Data calls of all processes that the engine served.
 fn served(report: &Path) -> Result<u64> {
     let lines = fs::read_to_string(report).context("the bypass gave no report: it was not loaded")?;
     let mut served = 0;
@@ -164,12 +167,12 @@ fn served(report: &Path) -> Result<u64> {
 impl Drop for Mounts {
     fn drop(&mut self) {
         for (mounted, image, server) in self.mounts.drain(..) {
-            // Unmounts, and returns when the engine is not in use any more.
+            // Unmounts. Returns when the engine is not in use any more.
             drop(mounted);
             drop(server);
             match image {
                 Image::Nvm(volume) => volume.unmount(),
-                // What was measured stands, and the image goes.
+                // The results are complete, and the image is not needed any more.
                 Image::F2fs(fs) => drop(fs),
             }
         }

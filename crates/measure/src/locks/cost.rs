@@ -1,4 +1,4 @@
-//! What each variant pays for a write: fences of one overwrite, seconds of one thread for 1 GB.
+//! The cost of a write in each variant: fences per overwrite, and seconds for one thread to write 1 GB.
 
 use crate::engines::{self, Setup};
 use anyhow::Result;
@@ -55,7 +55,7 @@ fn fences_of(variant: Variant) -> Result<u64> {
     Ok(each[each.len() / 2])
 }
 
-/// Lets one thread write 1 GB, 4 KiB at a time, into a new file of each variant.
+/// One thread writes 1 GB, 4 KiB at a time, to a new file of each variant.
 pub fn gigabyte() -> Result<Vec<Gigabyte>> {
     Variant::ALL
         .into_iter()

@@ -1,5 +1,5 @@
-//! How long a lock takes to get inside DWOM: threads write their own pages of one shared file through the engine, and the
-//! engine tells how long each write waited for its range.
+//! The time to acquire a lock inside DWOM: threads write their own pages of one shared file through the
+//! engine, and the engine reports how long each write waited for its range.
 //!
 //! State  each thread has [`SET_PAGES`] pages of its own. Pass one writes each of them for the first time (a tree grows),
 //!        then they are written over and over. Each thread keeps its own histogram.
@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 #[derive(Serialize)]
 pub struct Row {
     pub lock: &'static str,
-    /// `initial`: every page for the first time; `overwrite`.
+    /// `initial`: every page is written for the first time; or `overwrite`.
     pub pattern: &'static str,
     pub threads: usize,
-    /// More threads than CPUs: a holder may be off the CPU.
+    /// More threads than CPUs: a lock holder may be off its CPU.
     pub oversubscribed: bool,
     pub samples: u64,
     pub median_ns: u64,
@@ -39,14 +39,14 @@ const PAGE_BYTES: u64 = 4096;
 const SET_PAGES: u64 = 2048;
 /// Files written for the first time, so that the initial pass has enough samples for its 99.9th percentile.
 const FRESH_FILES: usize = 4;
-/// Beside twice the data, for logs.
+/// Space for logs, beside twice the data.
 const SPARE_BYTES: u64 = 256 << 20;
 
 thread_local! {
     static WAITS: RefCell<Option<Histogram<u64>>> = const { RefCell::new(None) };
 }
 
-/// What the engine tells of a write of this thread.
+/// Records a wait that the engine reports for a write of this thread.
 fn note(wait: Duration) {
     WAITS.with_borrow_mut(|waits| {
         if let Some(waits) = waits {
@@ -55,7 +55,7 @@ fn note(wait: Duration) {
     });
 }
 
-/// Every lock with every number of threads.
+/// Measures every lock with every number of threads.
 pub fn measure(
     mode: LockMode,
     geometry: &Geometry,
@@ -65,7 +65,7 @@ pub fn measure(
 ) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for &n in threads {
-        // A set of each thread must fit the largest file.
+        // The sets of all threads must fit the largest file.
         let wants = n as u64 * SET_PAGES * PAGE_BYTES;
         if wants > geometry.file_bytes_max {
             return Err(heddle_console::failure::usage(format!(
@@ -92,7 +92,7 @@ pub fn measure(
     Ok(rows)
 }
 
-/// Least time between two looks at the clock, which every latency contains.
+/// Least time between two clock readings, which every latency contains.
 pub fn clock_ns() -> u64 {
     let look = |_| {
         let before = Instant::now();
@@ -139,16 +139,18 @@ struct Setup<'a> {
     fs: &'a NvmFs,
     file: Handle,
     start: Barrier,
-    /// Before pass two: no thread's overwrites count while another still writes for the first time.
+    /// Before pass two: no overwrite counts while another thread still makes first writes.
     again: Barrier,
     stop: AtomicBool,
 }
 
-/// All threads write their sets of a new file for the first time, then over and over for `time`; the file goes.
+/// All threads write their sets of a new file for the first time, then again and again for `time`. Then the
+/// file is removed.
 fn round_of(fs: &NvmFs, threads: usize, time: Duration) -> Result<Pair> {
     let name = Name::new(b"shared")?;
     let (_, file) = fs.create(&Cred::root(), Ino::ROOT, name, 0o600, OpenFlags::READ_WRITE)?;
-    // As DWOM's file, it has its size before it is timed: else writers would wait for EOF, not for their range.
+    // As in DWOM, the file has its full size before it is timed: otherwise writers would wait for EOF, not
+    // for their range.
     let end = threads as u64 * SET_PAGES * PAGE_BYTES;
     fs.write(&file, end, &[1])?;
     let barrier = || Barrier::new(threads + 1);
@@ -188,12 +190,12 @@ impl Setup<'_> {
         let fresh = Some(histogram()?);
         self.start.wait();
         WAITS.set(fresh);
-        // A thread that fails still meets the others at the second barrier.
+        // A thread that fails still arrives at the second barrier.
         let written = (0..SET_PAGES).try_for_each(|page| write(page).map(drop));
         let first = WAITS.replace(Some(histogram()?));
         self.again.wait();
         written?;
-        // ORDERING: Relaxed: a flag alone; a late sight of it is one more round.
+        // ORDERING: Relaxed: a flag alone; seeing it late costs one more round.
         while !self.stop.load(Ordering::Relaxed) {
             for page in 0..64 {
                 write(page)?;
@@ -204,7 +206,7 @@ impl Setup<'_> {
     }
 }
 
-/// Ties the calling thread to a CPU, as FxMark does. Where the kernel refuses, figures are noisier, not wrong.
+/// Pins the calling thread to a CPU, as FxMark does. If the kernel refuses, figures are noisier, not wrong.
 fn pin(worker: usize) {
     let allowed = sched_getaffinity(None).unwrap_or_default();
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();

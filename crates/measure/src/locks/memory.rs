@@ -1,4 +1,4 @@
-//! What a lock weighs after a working set has been written: the papers' model beside the bytes that are really taken.
+//! The memory of a lock after a working set has been written: the papers' model and the bytes really used.
 
 use anyhow::{Result, anyhow};
 use heddle_arena::Arena;
@@ -12,16 +12,16 @@ use serde::Serialize;
 pub struct Row {
     pub lock: &'static str,
     pub working_set_bytes: u64,
-    /// None where the papers have no model: a lock that does not grow with the working set.
+    /// `None` if the papers have no model: a lock that does not grow with the working set.
     pub model_bytes: Option<u64>,
-    /// Head included. Of the array, the untouched part is address space alone.
+    /// Includes the head. The untouched part of the array is address space only.
     pub measured_bytes: u64,
 }
 
 /// Working sets as powers of two: 4 MiB to 16 GiB.
 const WORKING_SET_BITS: [u32; 4] = [22, 26, 30, 34];
 
-/// Every lock at every working set.
+/// Measures every lock with every working set.
 pub fn measure(mode: LockMode, geometry: &Geometry, file_bits: u32, segment_bits: u32) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let sets = WORKING_SET_BITS.into_iter().filter(|bits| (segment_bits..=file_bits).contains(bits));
@@ -44,7 +44,7 @@ pub fn measure(mode: LockMode, geometry: &Geometry, file_bits: u32, segment_bits
     Ok(rows)
 }
 
-/// Takes every segment of the working set once.
+/// Locks every segment of the working set once.
 fn weigh(kind: LockKind, mode: LockMode, geometry: &Geometry, set_bits: u32) -> Result<u64> {
     let lock = make(kind, mode, geometry)?;
     let words_bytes = (geometry.file_bytes_max / geometry.segment_bytes) as usize * 4;

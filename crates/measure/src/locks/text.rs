@@ -1,4 +1,4 @@
-//! The tables for people.
+//! The results as text.
 
 use super::Report;
 use heddle_console::size::Size;
