@@ -118,8 +118,8 @@ impl Mapping {
         self.fd.is_none()
     }
 
-    /// Puts a huge page under the part of the mapping around `offset`, if the kernel permits. Advice has no
-    /// effect on shared memory where the system's setting is "never", which is the default.
+    /// Puts a huge page under the part of the mapping around `offset`, if the kernel permits. `MADV_HUGEPAGE` would
+    /// have no effect on shared memory where `shmem_enabled` is `never`, which is the default.
     pub(crate) fn collapse_at(&self, offset: u64) {
         let start = offset as usize / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         if start + HUGE_PAGE_BYTES > self.len_bytes {
@@ -134,8 +134,8 @@ impl Mapping {
         };
     }
 
-    /// Maps the existing pages of the memory, also those that another process touched first, and creates
-    /// none. Pages that cannot be mapped now are mapped one by one later.
+    /// Prefaults the pages that the memory has, also those that another process touched first; it allocates none.
+    /// Pages for which that fails are mapped at their first use.
     pub(crate) fn map_present(&self) {
         let Some(fd) = self.fd() else { return };
         let mut from = 0;
@@ -153,7 +153,8 @@ impl Mapping {
         }
     }
 
-    /// Zeroes whole pages `[offset, offset + len)` by releasing them; returns false if the kernel refuses.
+    /// Zeroes the whole pages of bytes `[offset, offset + len_bytes)` by returning them to the kernel. Returns false
+    /// if the kernel refuses.
     ///
     /// # Safety
     /// No thread uses those bytes.
@@ -168,10 +169,10 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// Unmaps it, once and early.
+    /// Unmaps the memory although the mapping is not dropped: it makes one system call and frees nothing.
     ///
     /// # Safety
-    /// No thread uses it any more, and it is not dropped.
+    /// No thread uses the mapping any more, it is not dropped, and this is not called twice.
     pub(crate) unsafe fn abandon(&self) {
         // SAFETY: the caller's promise.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };

@@ -3,8 +3,9 @@
 //! State       A process slot is one byte of the arena's file, and a generation in the arena. A process holds it by an exclusive lock of
 //!             that byte through an open file description of its own (`F_OFD_SETLK`). It maps one page of that description, keeps the page
 //!             from its children (`MADV_DONTFORK`), and closes the descriptor: from then on the mapping alone keeps the lock.
-//! Invariants  S1  The kernel drops the lock when the address space ends (exit, exec, kill of the last thread), and not before. Closing
-//!                 descriptors does not drop it, and a fork passes nothing of it to the child. Process numbers and namespaces play no part.
+//! Invariants  S1  The kernel drops the lock when the address space ends (exit of the last thread, exec, a fatal signal), and not before.
+//!                 Closing descriptors does not drop it, and a fork passes nothing of it to the child. Process numbers and namespaces play
+//!                 no part.
 //!             S2  A process that has just locked a process slot raises its generation before it stores its identity in a lane. So a
 //!                 process of an older generation is gone, and one of the present generation is gone if the byte is not locked.
 //!             S3  The page is at the offset `process_slot * 4096`. So `/proc/PID/maps` shows the process slot of each process to users who
@@ -23,7 +24,7 @@ use crate::arena::Arena;
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::SeqCst;
 
-/// Number of processes that can sit at once.
+/// Number of processes that can hold a process slot at once.
 pub const PROCESS_SLOTS: u16 = if cfg!(any(loom, shuttle)) { 8 } else { 1024 };
 /// Bytes of a process slot's page.
 pub const PAGE_BYTES: u64 = 4096;
@@ -52,7 +53,7 @@ impl ProcessTag {
         )
     }
 
-    /// As a number; never 0 for a process that sits.
+    /// As a number; never 0 for a process that holds a process slot.
     pub fn word(self) -> u64 {
         self.0
     }
@@ -153,8 +154,8 @@ impl ProcessSlot {
         }
     }
 
-    /// Returns true if this thread, of the process that took the process slot, has ended. Returns false in another
-    /// process (a child in its parent's memory).
+    /// Returns true if thread `thread` of the process that took the process slot has ended. Returns false if another
+    /// process asks (a child in its parent's memory).
     pub fn has_lost(&self, thread: u32) -> bool {
         if crate::sync::in_model() || !self.is_the_callers() {
             return false;
@@ -165,7 +166,7 @@ impl ProcessSlot {
     }
 }
 
-/// The calling thread, in its own process's numbering.
+/// Number of the calling thread in its PID namespace.
 pub(crate) fn this_thread() -> u32 {
     if crate::sync::in_model() {
         return 1;

@@ -8,12 +8,11 @@ use rustix::io::{Errno, Result};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::param::page_size;
 
-/// Bytes that one entry of the second-lowest page-table level maps, on x86-64 and on aarch64 with 4 KiB
-/// pages.
+/// Bytes of a huge page (one PMD entry) on x86-64 and on aarch64 with 4 KiB pages.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Addresses for a mapping of a file, aligned to a huge page. The kernel uses huge pages for a file only
-/// where file offset and address agree; otherwise look-ups of many files walk page tables again and again.
+/// where file offset and address agree modulo their size. With small pages, look-ups of many files miss the TLB.
 pub(crate) struct ReservedRange {
     base: *mut c_void,
     len_bytes: usize,
@@ -53,7 +52,7 @@ impl ReservedRange {
 
 impl Drop for ReservedRange {
     fn drop(&mut self) {
-        // SAFETY: no other thread knows it.
+        // SAFETY: nothing was mapped over the reservation, or its mapping failed; no other thread knows it.
         let _ = unsafe { munmap(self.base, self.len_bytes) };
     }
 }

@@ -1,4 +1,4 @@
-//! Progress: bars on a terminal; elsewhere lines, for long steps only.
+//! Progress: bars on a terminal. Elsewhere [`DelayedBar`] prints lines, after the first second.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A bar on stderr, or nothing if stderr is no terminal.
+/// A bar on stderr, or nothing if stderr is not a terminal.
 pub struct Bar(ProgressBar);
 
 impl Bar {
@@ -15,7 +15,7 @@ impl Bar {
         Bar::new(what, "{msg} {wide_bar} {bytes}/{total_bytes}")
     }
 
-    /// A bar that counts things.
+    /// A bar that counts items, such as runs or files.
     pub fn of_things(what: &'static str) -> Bar {
         Bar::new(what, "{msg} {wide_bar} {pos}/{len}")
     }
@@ -28,13 +28,13 @@ impl Bar {
         Bar(ProgressBar::new(0).with_style(style).with_message(what))
     }
 
-    /// Shows that `done` of `total` is done.
+    /// Shows that `done` of `total` bytes or items are done.
     pub fn at(&self, done: u64, total: u64) {
         self.0.set_length(total);
         self.0.set_position(done);
     }
 
-    /// Shows the present step.
+    /// Replaces the text before the bar.
     pub fn say(&self, what: String) {
         self.0.set_message(what);
     }
@@ -55,12 +55,13 @@ impl Drop for Bar {
     }
 }
 
-/// A step that ends within this time shows nothing.
+/// In this time a [`DelayedBar`] shows nothing.
 const SOON: Duration = Duration::from_secs(1);
 /// Without a terminal, the time between two lines of progress.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Progress of steps that are usually short: it shows nothing in the first second.
+/// Progress of a step that is usually short: a bar, or lines where stderr is not a terminal, after the first
+/// second.
 pub struct DelayedBar {
     what: &'static str,
     began: Instant,
@@ -74,7 +75,7 @@ impl DelayedBar {
         DelayedBar { what, began: Instant::now(), bar: OnceLock::new(), lines: AtomicU64::new(0) }
     }
 
-    /// Shows that `done` of `total` things are done.
+    /// Shows that `done` of `total` items are done. `things` names the items, in the plural.
     pub fn at(&self, things: &str, done: u64, total: u64) {
         let Some(late) = self.began.elapsed().checked_sub(SOON) else { return };
         let bar = self.bar.get_or_init(|| Bar::of_things(self.what));

@@ -207,7 +207,7 @@ fn check_list(core: &Core, inode: InodeRef<'_>, mode: Mode, cred: &Cred, want: P
     cred.check_acl(kind, perm, inode.volatile.owner(), list(core, inode, List::Access).as_ref(), want)
 }
 
-/// Generation of the last attributes record; `None` if there was none.
+/// Change count of the last record of extended attributes; `None` if there was none.
 pub fn change_count(core: &Core, inode: InodeRef<'_>) -> Option<u64> {
     // ORDERING: Relaxed, an older value only keeps a record longer.
     attached(core, inode).map(|set| set.change_count.load(Relaxed))

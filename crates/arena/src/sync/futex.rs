@@ -14,7 +14,7 @@ use super::atomic::{AtomicU32, Ordering::SeqCst};
 #[derive(Default)]
 struct Sleepers {
     asleep: u32,
-    /// Wakes that no sleeper has used yet.
+    /// Wakes that no sleeper has taken yet. At most `asleep`.
     woken: u32,
     condvar: Arc<Condvar>,
 }

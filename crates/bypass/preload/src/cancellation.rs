@@ -11,23 +11,23 @@ pub const ASYNCHRONOUS: c_int = 1;
 /// PTHREAD_CANCEL_DISABLE.
 const DISABLE: c_int = 1;
 
-/// Sets the deferred type. Called when a thread of the asynchronous type becomes busy (C2 of
-/// `calls::cancel`).
+/// Sets the thread's cancellation type to deferred. Called when a thread of the asynchronous type enters the
+/// engine or the descriptor table (C2 of `calls::cancel`).
 #[cold]
 pub fn defer() {
     // SAFETY: the only pointer is null.
     unsafe { real::pthread_setcanceltype(DEFERRED, null_mut()) };
 }
 
-/// Restores the asynchronous type. Called when the thread is not busy any more. If it was cancelled
-/// meanwhile, it ends here.
+/// Restores the asynchronous type. Called when the thread has left the engine and the table. If it was
+/// cancelled meanwhile, it ends here.
 #[cold]
 pub fn allow() {
-    // SAFETY: the only pointer is null; it may unwind, and nothing is held.
+    // SAFETY: the only pointer is null. The call may unwind the thread, and the thread holds nothing.
     unsafe { real::pthread_setcanceltype(ASYNCHRONOUS, null_mut()) };
 }
 
-/// While this lives, the thread is not cancelled: its calls are not meant to be cancellation points.
+/// While this lives, the thread is not cancelled, not even at cancellation points of the functions it calls.
 pub struct CancellationDisabled(c_int);
 
 impl CancellationDisabled {

@@ -1,5 +1,5 @@
-//! The objects that the dynamic loader has loaded, read from its own tables. It uses neither the loader's
-//! functions, some of which this library replaces, nor memory from the heap.
+//! The shared objects that the dynamic loader has loaded, read from its own tables. Of the loader's functions,
+//! some of which this library replaces, it uses only `dladdr1`. It uses no memory from the heap.
 
 use libc::{Dl_info, c_char, c_int, c_void};
 use std::ffi::CStr;
@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// An object: `struct link_map` of link.h.
+/// A shared object: `struct link_map` of link.h.
 #[repr(C)]
 pub struct Object {
     base: usize,
@@ -40,7 +40,7 @@ const SYMBOLS: i64 = 6;
 const VERSIONS: i64 = 0x6fff_fff0;
 /// DT_GNU_HASH.
 const HASHES: i64 = 0x6fff_fef5;
-/// The hidden bit of a symbol's version: it is not the default version, which a newly linked program gets.
+/// VERSYM_HIDDEN: the symbol's version is not the default one, which a newly linked program gets.
 const OLD: u16 = 0x8000;
 
 unsafe extern "C" {
@@ -111,10 +111,10 @@ impl Object {
         found
     }
 
-    /// Calls `look` with the index of each symbol whose name has this hash, except for the lowest bit.
+    /// Calls `look` with the index of each symbol whose name has this hash; the lowest bit is not compared.
     fn each_of_hash(&self, hash: u32, mut look: impl FnMut(usize)) {
         let Some(table) = self.table(HASHES).map(|at| at.cast::<u32>()) else { return };
-        // SAFETY: the layout of a GNU hash table: a head of four words, a filter, the first symbol of each
+        // SAFETY: the layout of a GNU hash table: a head of four words, a Bloom filter, the first symbol of each
         // bucket, and the hash of each symbol from `first` on, whose lowest bit ends its bucket.
         unsafe {
             let (buckets, first, filter_words) = (*table, *table.add(1), *table.add(2) as usize);
@@ -158,7 +158,8 @@ fn hash(name: &CStr) -> u32 {
     name.to_bytes().iter().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)))
 }
 
-/// A function that this library replaces: the C library's, or that of the next object.
+/// The function that this library's function of that name replaces: the C library's if it has one, else that of
+/// the next object in search order that has one.
 pub fn behind_us(name: &CStr, kept: &AtomicPtr<c_void>) -> *mut c_void {
     // ORDERING: Relaxed: a thread that finds null searches again, with the same result.
     let mut found = kept.load(Relaxed);

@@ -21,8 +21,8 @@ pub fn start() {
 /// Appends this process's line and resets the counts. Does nothing without `HEDDLE_REPORT`.
 pub fn write() {
     let Some(path) = PATH.get() else { return };
-    // A vfork child runs in its parent's memory: the counts are the parent's. A signal handler may end the
-    // program, but must not allocate.
+    // A vfork child runs in its parent's memory, so the counts are the parent's. A program that a signal handler
+    // ends leaves no line: making one allocates memory, which a handler must not do.
     if here().is_vfork_child() || here().is_in_handler() {
         return;
     }
@@ -34,7 +34,8 @@ pub fn write() {
         |access| rustix::fs::open(path.as_bytes(), access | more, rustix::fs::Mode::from_raw_mode(0o644));
     let file = open(rustix::fs::OFlags::RDWR).or_else(|_| open(rustix::fs::OFlags::WRONLY));
     if let Ok(file) = file {
-        // A process that was killed while writing, or met its file size limit, left an incomplete line.
+        // An earlier process may have left an incomplete line: it was killed while writing, or met its file size
+        // limit.
         if !ends_a_line(&file) {
             line.insert(0, '\n');
         }
@@ -81,6 +82,7 @@ fn line() -> String {
     line
 }
 
+/// A JSON string, with its quotation marks.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

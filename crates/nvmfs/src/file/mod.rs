@@ -1,4 +1,5 @@
-//! Files: reading, writing, changing size, allocating and freeing ranges.
+//! Files: reading, writing (`heddle` for that variant, `paper` for the papers'), changing size, allocating and
+//! freeing ranges.
 
 pub mod blocks;
 pub mod cells;

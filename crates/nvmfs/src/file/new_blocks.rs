@@ -211,7 +211,7 @@ pub struct WriteRecords {
     pub version: Version,
     /// Time of the write.
     pub mtime: Time,
-    /// Generation of the size that the write saw.
+    /// Change count of the size that the write saw.
     pub change_count: u64,
     /// The blocks were not written: they read as zeros.
     pub unwritten: bool,

@@ -92,7 +92,7 @@ pub struct State {
     pub ctime: Time,
     /// Last access.
     pub atime: Time,
-    /// Orders states; a write carries the generation of the state that it saw.
+    /// Orders states; a write carries the change count of the state that it saw.
     pub change_count: u64,
 }
 
@@ -135,7 +135,7 @@ pub enum Record {
         version: Version,
         /// Time of the change.
         mtime: Time,
-        /// Generation of the size that the write saw.
+        /// Change count of the size that the write saw.
         change_count: u64,
     },
     /// Pages `[page, page + pages)` are a hole.
@@ -148,7 +148,7 @@ pub enum Record {
         version: Version,
         /// Time of the change.
         mtime: Time,
-        /// Generation of the size that the punch saw.
+        /// Change count of the size that the punch saw.
         change_count: u64,
     },
     /// Size and attributes.
@@ -157,7 +157,7 @@ pub enum Record {
     Xattrs {
         /// First block of the blob that holds them; `None`: no attributes are left.
         blob: Option<BlockNo>,
-        /// Orders it among attributes records.
+        /// Orders it among the records of extended attributes.
         change_count: u64,
         /// Time of the change.
         mtime: Time,
@@ -172,7 +172,7 @@ pub enum Record {
         version: Version,
         /// Time of the change.
         mtime: Time,
-        /// Generation of the size that the change saw.
+        /// Change count of the size that the change saw.
         change_count: u64,
     },
     /// A directory has this name, or, for a removal, has it no longer.
@@ -191,7 +191,7 @@ pub enum Record {
         version: Version,
         /// Time of the change.
         mtime: Time,
-        /// Generation of the directory's attributes that the change saw: it decides which of the two times is
+        /// Change count of the directory's attributes that the change saw: it decides which of the two times is
         /// the later one.
         change_count: u64,
     },

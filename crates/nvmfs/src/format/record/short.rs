@@ -55,6 +55,6 @@ pub struct WriteLine {
     pub end_in_last_page: u32,
     /// Orders it among the records of its pages.
     pub version: Version,
-    /// Generation of the size that the write saw.
+    /// Change count of the size that the write saw.
     pub change_count: u64,
 }

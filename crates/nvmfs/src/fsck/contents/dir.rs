@@ -22,7 +22,7 @@ pub struct Named {
     pub kind: FileKind,
     /// Time of the change.
     pub mtime: Time,
-    /// Generation of the directory's attributes that the change saw.
+    /// Change count of the directory's attributes that the change saw.
     pub change_count: u64,
 }
 

@@ -39,7 +39,7 @@ impl Attributes {
         }
     }
 
-    /// Generation of the last state.
+    /// Change count of the last state.
     pub fn change_count(&self) -> u64 {
         self.state.map_or(0, |state| state.change_count)
     }

@@ -35,7 +35,7 @@ pub fn set_id_bits_go_with_a_truncation_or_a_new_owner(mounts: &dyn Mounts) {
         assert_eq!(chmod(fs, &user(5), ino, 0o6777), Ok(0o6777));
         assert_eq!(truncate(&root(), ino, None), 0o6777, "root keeps them");
         assert_eq!(truncate(&user(5), ino, None), 0o777);
-        // Set-group-id without execution by the group means something else, and stays.
+        // Set-group-id without execution by the group stays: it marked files for mandatory locking.
         chmod(fs, &user(5), ino, 0o2767).unwrap();
         assert_eq!(truncate(&user(5), ino, None), 0o2767);
         chmod(fs, &user(5), ino, 0o6777).unwrap();
@@ -51,7 +51,7 @@ pub fn set_id_bits_go_with_a_truncation_or_a_new_owner(mounts: &dyn Mounts) {
     });
 }
 
-/// credentials(7), and inode(7) on set-group-id directories.
+/// credentials(7); and inode(7): what is made in a set-group-id directory gets the directory's group.
 pub fn supplementary_groups_count_and_directories_hand_their_group_down(mounts: &dyn Mounts) {
     mounts.on(&|fs| {
         let dir = fs.new_dir(Ino::ROOT, "team");
@@ -73,7 +73,7 @@ pub fn supplementary_groups_count_and_directories_hand_their_group_down(mounts: 
     });
 }
 
-/// umask(2).
+/// umask(2): it clears permission bits of new inodes; chmod(2) and symbolic links ignore it.
 pub fn the_umask_clears_bits_of_what_is_made_alone(mounts: &dyn Mounts) {
     mounts.on(&|fs| {
         let careful = Cred { umask: 0o027, ..root() };
@@ -91,7 +91,7 @@ pub fn the_umask_clears_bits_of_what_is_made_alone(mounts: &dyn Mounts) {
     });
 }
 
-/// chown(2) with -1 for both.
+/// chown(2) with -1 for owner and group.
 pub fn chown_to_nobody_changes_ctime(mounts: &dyn Mounts) {
     mounts.on(&|fs| {
         let file = fs.new_file(Ino::ROOT, "f");
@@ -138,7 +138,7 @@ pub fn times_are_kept_to_the_nanosecond_before_1970_too(mounts: &dyn Mounts) {
     );
 }
 
-/// inode(7): a write changes mtime and ctime, so that one after a `stat` is told from one before it.
+/// inode(7): a write changes mtime and ctime. So two `stat` calls tell whether a write came between them.
 pub fn writes_after_a_stat_have_a_later_mtime(mounts: &dyn Mounts) {
     mounts.on(&|fs| {
         let file = fs.new_file(Ino::ROOT, "f");
