@@ -6,7 +6,6 @@
 //! it may be slow, or wait for a forged lock itself. The waiter waits twice as long as for a stopped holder.
 //! Then it notes damage and gives up its call. Where one lock is forged, others probably are, and a call, or
 //! an unmount, may meet many. So from then on this process waits only briefly.
-//! are likely to be, and a call, or an unmount, may meet many: from then on this process waits for a moment only.
 
 use super::stopped;
 use crate::ids::LANES;
