@@ -27,7 +27,7 @@ impl LockKind {
     /// All of them.
     pub const ALL: [LockKind; 4] = [LockKind::Inode, LockKind::Interval, LockKind::Array, LockKind::Tree];
 
-    /// What it is called in tables.
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             LockKind::Inode => "inode",

@@ -33,7 +33,7 @@ pub enum Error {
     /// Nothing to lock.
     #[error("an empty range cannot be locked: skip the lock when there is nothing to do")]
     Empty,
-    /// Beyond what this lock was made for.
+    /// The range ends beyond the largest file of this lock.
     #[error(
         "the range ends at byte {end_bytes}, beyond this lock's {max_bytes}: make it with a larger file_bytes_max"
     )]
@@ -57,7 +57,7 @@ pub trait RangeLock: Send + Sync {
     /// Prepares the zeroed `head` of a new file.
     fn init(&self, arena: &Arena, head: &LockHead) -> Result<(), Full>;
 
-    /// Waits until `bytes` is ours. On an error nothing is held.
+    /// Waits until the caller holds `bytes`. After an error the caller holds nothing.
     fn acquire(
         &self,
         arena: &Arena,
@@ -66,29 +66,29 @@ pub trait RangeLock: Send + Sync {
         access: Access,
     ) -> Result<Held, Error>;
 
-    /// Gives back what `acquire` gave, on the same `head`. Any order, any thread.
+    /// Releases a range that `acquire` returned, on the same `head`. Any order, any thread.
     fn release(&self, arena: &Arena, head: &LockHead, held: Held);
 
-    /// The last opener closed the file: frees what was made since, but for what `init` made.
+    /// Frees all memory but that of `init`, when the last opener has closed the file.
     ///
     /// # Safety
-    /// Nobody holds or acquires a range of this file, nor will before this returns.
+    /// No thread holds or acquires a range of this file, nor will before this returns.
     unsafe fn last_close(&self, arena: &Arena, head: &LockHead);
 
-    /// The file is gone: frees everything and leaves `head` zeroed.
+    /// Frees all memory when the file is gone, and leaves `head` zeroed.
     ///
     /// # Safety
     /// As [`last_close`](Self::last_close).
     unsafe fn destroy(&self, arena: &Arena, head: &LockHead);
 
-    /// Where the largest file ends that this lock can lock.
+    /// The end of the largest file that this lock can lock.
     fn file_bytes_max(&self) -> u64 {
         u64::MAX
     }
 
-    /// Memory that this file's lock takes now beside its head, in bytes.
+    /// Memory in bytes that this file's lock takes now beside its head.
     fn memory_bytes(&self, arena: &Arena, head: &LockHead) -> u64;
 
-    /// What it is called in tables.
+    /// Its name in tables.
     fn name(&self) -> &'static str;
 }

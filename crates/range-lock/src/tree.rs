@@ -41,7 +41,7 @@ pub struct SrlTree {
     depth: usize,
 }
 
-/// Where a level's index lies in a segment's number.
+/// The bits of a level's index in a segment's number.
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
     shift: u32,
@@ -95,7 +95,7 @@ impl SrlTree {
     }
 
     /// # Safety
-    /// Made by `new_node` for this level, and nobody knows it any more.
+    /// Made by `new_node` for this level, and no thread knows it any more.
     unsafe fn free_node(&self, arena: &Arena, level: usize, node: u64) {
         // SAFETY: passed on.
         unsafe {
@@ -108,20 +108,20 @@ impl SrlTree {
     }
 
     /// # Safety
-    /// Nobody holds or acquires a range of the file.
+    /// No thread holds or acquires a range of the file.
     unsafe fn free_below(&self, arena: &Arena, head: &LockHead, level: usize, node: u64) {
         if self.is_leaf(level) {
             return;
         }
         for slot in arena.slice(Ptr::<AtomicU64>::from_raw(node), 1 << self.levels[level].bits) {
-            // ORDERING: Relaxed here and below, nobody else is here (caller).
+            // ORDERING: Relaxed here and below: no other thread is here (caller).
             let child = slot.swap(0, Relaxed);
             if child == 0 {
                 continue;
             }
             debug_assert!(slot::is_child(child), "a range is held while the file closes");
             head.bytes.fetch_sub(self.node_bytes(level + 1), Relaxed);
-            // SAFETY: the slot named it, as a node of the next level; nobody is here (caller).
+            // SAFETY: the slot named it, as a node of the next level; no other thread is here (caller).
             unsafe {
                 self.free_below(arena, head, level + 1, child);
                 self.free_node(arena, level + 1, child);

@@ -51,15 +51,16 @@ pub(crate) enum Holder {
     Writer,
 }
 
-/// May one that holds nothing yet try at once? Not a reader that has aged writers to look for.
+/// Returns true if a caller that holds nothing may try at once. A reader may not while there are aged
+/// writers.
 #[inline]
 pub(crate) fn may_pass(mode: Mode, head: &LockHead, access: Access) -> bool {
     // ORDERING: Relaxed, O1.
     mode == Mode::Paper || access == Access::Exclusive || head.aged.load(Relaxed) == 0
 }
 
-/// One acquire's view of waiting. Made only once there is something to wait for: its fields are stores that a locked instruction would
-/// have to drain.
+/// One acquire's state of waiting. It is made only once there is a holder to wait for: its fields are stores
+/// that a locked instruction would have to drain.
 pub(crate) struct Waiter<'a> {
     arena: &'a Arena,
     head: &'a LockHead,
@@ -93,8 +94,8 @@ impl<'a> Waiter<'a> {
         self.arena.parking().wait(self.held_back_key(), aged, timeout);
     }
 
-    /// Waits a while, at most until `holder` says that nobody keeps us out. The caller tries again then. `key` is what releasers
-    /// wake.
+    /// Waits a while, at most until `holder` finds no holder. The caller then tries again. `key` is the word
+    /// that releasers wake.
     pub(crate) fn pause(&mut self, key: u64, holder: impl Fn() -> Option<Holder>) {
         self.turns += 1;
         if self.mode == Mode::Paper {
@@ -112,7 +113,7 @@ impl<'a> Waiter<'a> {
                 let since = *self.since.get_or_insert_with(Instant::now);
                 let left = AGE_AFTER.saturating_sub(since.elapsed());
                 parking.wait(key, || holder().is_some(), Some(left));
-                // Behind a writer it would hold readers back for nothing.
+                // Behind a writer it would hold readers back in vain.
                 if since.elapsed() >= AGE_AFTER && holder() == Some(Holder::Readers) {
                     self.age();
                 }
@@ -123,7 +124,7 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// All of the range is held.
+    /// Ends the waiting: the caller holds its whole range.
     pub(crate) fn done(self) {
         if self.aged {
             self.rejuvenate();

@@ -50,7 +50,7 @@ pub(crate) fn holder(word: &AtomicU32, access: Access) -> Option<Holder> {
     }
 }
 
-/// Gives back; true if somebody may have been waiting for just this.
+/// Unlocks. Returns true if a waiter may have been waiting for this.
 #[inline]
 pub(crate) fn unlock(word: &AtomicU32, access: Access) -> bool {
     match access {

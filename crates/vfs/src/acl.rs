@@ -1,4 +1,5 @@
-//! POSIX access control lists: what they allow, how they meet mode bits, and their form as an extended attribute.
+//! POSIX access control lists: the access that they grant, their relation to mode bits, and their form as an
+//! extended attribute.
 //!
 //! State       entries in the order owner, users, owning group, groups, mask, others.
 //! Invariants  A1  owner, owning group and others are there once; with a named user or group there is a mask.
@@ -13,10 +14,10 @@ use crate::{Cred, Error, FileKind, Permission, Result};
 const XATTR_VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
-/// The id in the form of an entry that names nobody.
+/// The id in the form of an entry without a user or group.
 const NO_ID: u32 = u32::MAX;
 
-/// Whom an entry is for.
+/// The subject of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u16)]
 pub enum Tag {
@@ -28,9 +29,9 @@ pub enum Tag {
     OwningGroup = 0x04,
     /// A group.
     Group = 0x08,
-    /// The most that users, the owning group and groups get.
+    /// The most that users, the owning group and groups can get.
     Mask = 0x10,
-    /// Everybody else.
+    /// All other users.
     Others = 0x20,
 }
 
@@ -45,10 +46,10 @@ impl Tag {
     }
 }
 
-/// What someone may do.
+/// The access of one subject.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
-    /// Whom it is for.
+    /// The subject.
     pub tag: Tag,
     /// Read, write and execute as three bits.
     pub perm: u8,
@@ -69,7 +70,7 @@ impl Entry {
         let perm = (word >> 16) as u16;
         (perm <= 7).then_some(())?;
         let tag = Tag::from_raw(word as u16)?;
-        // The maker of the word may have left any bits where the entry names no user or group.
+        // The word may have any bits here if the entry names no user or group.
         let id = if tag.names_someone() { (word >> 32) as u32 } else { NO_ID };
         Some(Entry { tag, perm: perm as u8, id })
     }
@@ -102,10 +103,11 @@ impl Acl {
         }
     }
 
-    /// Reads the attribute's form. `None`: it has no entries, which takes the list away.
+    /// Parses the attribute's form. Returns `None` if it has no entries, which removes the list.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] for another version of it, [`Error::InvalidArgument`] for what is no list.
+    /// [`Error::NotSupported`] for another version of the form, [`Error::InvalidArgument`] for anything else
+    /// that is no list.
     pub fn from_xattr(value: &[u8]) -> Result<Option<Acl>> {
         if value.is_empty() {
             return Ok(None);
@@ -142,7 +144,7 @@ impl Acl {
         &self.0
     }
 
-    /// The nine mode bits that agree with it (A2), and whether they say all that it does.
+    /// The nine mode bits that agree with it (A2), and whether they express the whole list.
     pub fn mode_bits(&self) -> (u16, bool) {
         let (mut mode, mut group_class, mut whole) = (0, None, true);
         for entry in &self.0 {
@@ -158,7 +160,7 @@ impl Acl {
         (mode | group_class.unwrap_or(0) << 3, whole)
     }
 
-    /// Follows a change of mode (A2).
+    /// Applies a change of mode (A2).
     pub fn set_mode_bits(&mut self, perm: u16) {
         let group_class = self.group_class();
         for entry in &mut self.0 {
@@ -176,7 +178,8 @@ impl Acl {
         if self.0.iter().any(|entry| entry.tag == Tag::Mask) { Tag::Mask } else { Tag::OwningGroup }
     }
 
-    /// A directory's default list as the access list of something made in it with mode `perm`; and the mode that it gets.
+    /// The access list and the mode of a new file, made with mode `perm` in a directory with this default
+    /// list.
     pub fn for_new(&self, perm: u16) -> (Acl, u16) {
         let mut acl = self.clone();
         let (limits, _) = acl.mode_bits();
@@ -211,8 +214,8 @@ impl Acl {
 }
 
 impl Cred {
-    /// [`Cred::check_mode`] of an inode that has an access list: it decides for everybody but the owner and root, unless
-    /// the group bits of the mode are all clear; then Linux looks at the mode alone.
+    /// [`Cred::check_mode`] for an inode with an access list. The list decides for all but the owner and
+    /// root, unless the group bits of the mode are all clear; then only the mode counts, as in Linux.
     ///
     /// # Errors
     /// [`Error::AccessDenied`].

@@ -7,13 +7,15 @@ use std::os::unix::fs::MetadataExt;
 const CAP_FSETID: u64 = 1 << 4;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 
-/// Has this thread, as this process numbers it, `CAP_SYS_ADMIN` over what this process has mounted? Not if it is gone, in another space of
-/// numbers (0), or has the capability in a user namespace of its own.
+/// Returns true if this thread, as this process numbers it, has `CAP_SYS_ADMIN` over mounts of this process.
+/// Returns false if it has ended, is in another PID namespace (0), or has the capability only in a user
+/// namespace of its own.
 pub fn is_administrator(thread: u32) -> bool {
     has(thread, CAP_SYS_ADMIN)
 }
 
-/// Does a file that this thread of this user changes keep its set-id bits? Where the thread cannot be looked at, its user says.
+/// Returns true if files keep their set-id bits when this thread of this user changes them. If the thread
+/// cannot be examined, its user decides.
 pub fn may_keep_set_ids(thread: u32, user: u32) -> bool {
     if thread == 0 { user == 0 } else { has(thread, CAP_FSETID) }
 }
@@ -23,13 +25,14 @@ fn has(thread: u32, capability: u64) -> bool {
     if thread == 0 || !shares_our_users(&name) {
         return false;
     }
-    // Bytes: the thread's name stands there too, and is any.
+    // Bytes, because the file also has the thread's name, which may be any.
     let status = fs::read(format!("/proc/{name}/status")).unwrap_or_default();
     effective(&status).is_some_and(|capabilities| capabilities & capability != 0)
 }
 
-/// Is it in this process' user namespace? An ordinary user's daemon may not look at root's: there all users must be mapped alike, and
-/// a user who makes a namespace without rights can map no other user.
+/// Returns true if the thread is in this process' user namespace. An ordinary user's daemon may not read that
+/// of a root process. Then all users must be mapped alike: a user who makes a namespace without privileges
+/// can map no other user.
 fn shares_our_users(thread: &str) -> bool {
     let namespace =
         |of: &str| fs::metadata(format!("/proc/{of}/ns/user")).map(|meta| (meta.dev(), meta.ino()));
@@ -44,7 +47,7 @@ fn shares_our_users(thread: &str) -> bool {
     }
 }
 
-/// A name cannot hold the line: its line ends are written as `\n`.
+/// A thread's name cannot forge this line: its line ends are written as `\n`.
 fn effective(status: &[u8]) -> Option<u64> {
     let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"CapEff:"))?;
     u64::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 16).ok()

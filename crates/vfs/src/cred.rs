@@ -11,22 +11,23 @@ pub struct Cred {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// Permission bits that what he makes does not get, unless the directory has a default access list.
+    /// Permission bits that new files of the caller do not get, unless the directory has a default access
+    /// list.
     pub umask: u16,
 }
 
-/// What a caller wants to do to an inode, as the bits of access(2).
+/// The access that a caller wants, as the bits of access(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Permission(pub u8);
 
 impl Permission {
-    /// Execute a file, pass through a directory.
+    /// Execute a file, or traverse a directory.
     pub const EXECUTE: Permission = Permission(1);
     /// Write.
     pub const WRITE: Permission = Permission(2);
     /// Read.
     pub const READ: Permission = Permission(4);
-    /// Change the entries of a directory: write and pass.
+    /// Change the entries of a directory: write and traverse.
     pub const WRITE_EXECUTE: Permission = Permission(3);
 }
 
@@ -36,17 +37,18 @@ impl Cred {
         Cred { uid: 0, gid: 0, groups: Vec::new(), umask: 0 }
     }
 
-    /// Is the caller privileged?
+    /// Returns true if the caller is root.
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
 
-    /// Is the caller in this group?
+    /// Returns true if the caller is in this group.
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
 
-    /// Checks the mode bits: the owner's if the caller owns it, else the group's if he is in it, else the others'.
+    /// Checks the mode bits: the owner's if the caller owns the inode, else the group's if the caller is in
+    /// it, else the others'.
     ///
     /// # Errors
     /// [`Error::AccessDenied`].
@@ -54,7 +56,7 @@ impl Cred {
         self.check_mode(attr.kind, attr.perm, attr.uid, attr.gid, want)
     }
 
-    /// [`Cred::check`] on the fields it needs, for engines that keep no whole [`Attr`].
+    /// [`Cred::check`] on the fields that it needs, for engines without a complete [`Attr`].
     ///
     /// # Errors
     /// [`Error::AccessDenied`].

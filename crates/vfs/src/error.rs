@@ -1,6 +1,6 @@
-//! One variant a cause; the errno is a method of it.
+//! Errors: one variant per cause, with its errno.
 
-/// What can go wrong in an engine.
+/// An error of an engine.
 #[derive(thiserror::Error, Debug, Clone, PartialEq, Eq)]
 pub enum Error {
     /// ENOENT

@@ -6,13 +6,14 @@ use crate::{
     OpenFlags, Permission, Result, SetAttr, SetXattr, StatFs, XattrName, room_for,
 };
 
-/// Most that one call of [`FileSystem::copy_range`] copies unless an engine does better, in bytes.
+/// The longest copy of one call of [`FileSystem::copy_range`] in bytes, unless an engine allows more.
 const COPY_MAX_BYTES: usize = 1 << 20;
 
-/// What [`FileSystem::each_entry`] reads at a time: the kernel asks a mount for one or two pages of entries, so more would be for nothing.
+/// Bytes that [`FileSystem::each_entry`] reads at a time: the kernel asks a mount for one or two pages of
+/// entries, so more would be wasted.
 const LOOK_BYTES: usize = 8 << 10;
 
-/// What rename(2) does when the new name exists.
+/// What rename(2) does if the new name exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RenameMode {
     /// Replaces it.
@@ -55,10 +56,9 @@ pub enum SeekTarget {
 }
 
 /// A mounted file system.
-///
-/// Every call is atomic: it is seen whole or not at all by every other call, and after a crash. An engine says in its own
-/// documentation when a call is durable; those of `nvmfs` are when it returns. Permission checks are the engine's: on
-/// directories that are searched or changed, on open, on attribute changes.
+/// Every call is atomic: every other call, and a recovery after a crash, sees it completely or not at all. An
+/// engine's documentation says when a call is durable; calls of `nvmfs` are when they return. The engine
+/// checks permissions: on directories that are searched or changed, on open, on attribute changes.
 pub trait FileSystem: Send + Sync {
     /// Space and inodes.
     fn statfs(&self) -> Result<StatFs>;
@@ -66,33 +66,35 @@ pub trait FileSystem: Send + Sync {
     /// Finds a name in a directory.
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr>;
 
-    /// One step of a path walk: what a name means, without its attributes, which a walk does not ask for.
+    /// One step of a path walk: the inode of a name, without its attributes, which a walk does not need.
     fn step(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<(Ino, FileKind)> {
         self.lookup(cred, parent, name).map(|attr| (attr.ino, attr.kind))
     }
 
-    /// The directory above this one; the root's is itself.
+    /// The parent of a directory; the root is its own parent.
     fn parent(&self, dir: Ino) -> Result<Ino>;
 
-    /// What `stat` tells.
+    /// Attributes, as `stat` shows them.
     fn getattr(&self, ino: Ino) -> Result<Attr>;
 
-    /// May the caller do this to the inode? What access(2) asks; mode and access list decide.
+    /// Checks whether the caller may access the inode, as access(2) does: mode and access list decide.
     fn access(&self, cred: &Cred, ino: Ino, want: Permission) -> Result<()> {
         cred.check(&self.getattr(ino)?, want)
     }
 
-    /// Changes attributes. With a `handle` open for writing a size change needs no write permission (`ftruncate`); with
-    /// one that is not, it is [`crate::Error::InvalidArgument`], even for root. ctime
-    /// changes whatever is set, also if that is nothing (chown(2) to nobody).
+    /// Changes attributes. With a `handle` open for writing a change of size needs no write permission
+    /// (`ftruncate`). With a handle that is not open for writing it fails with
+    /// [`crate::Error::InvalidArgument`], even for root. The ctime changes in any case, even if nothing is
+    /// set (chown(2) without an owner).
     fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr>;
 
-    /// Makes anything but an open regular file: directories, symbolic links, device files, closed regular files.
+    /// Makes any file but an open regular one: directories, symbolic links, device files, closed regular
+    /// files.
     fn make(&self, cred: &Cred, parent: Ino, name: Name<'_>, node: NewNode<'_>) -> Result<Attr>;
 
-    /// Makes a regular file and opens it; fails with [`crate::Error::Exists`] if the name is taken. The new file is
-    /// open as `flags` say, whatever `perm` allows. The caller's umask is taken from `perm`, or, as for
-    /// [`FileSystem::make`], what the directory's default access list does not grant.
+    /// Makes a regular file and opens it; fails with [`crate::Error::Exists`] if the name exists. The new
+    /// file is open as `flags` say, whatever `perm` allows. `perm` loses the caller's umask or, as for
+    /// [`FileSystem::make`], the bits that the directory's default access list does not grant.
     fn create(
         &self,
         cred: &Cred,
@@ -102,9 +104,9 @@ pub trait FileSystem: Send + Sync {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)>;
 
-    /// Makes a regular file without a name in the file system of `dir`, and opens it (`O_TMPFILE`). It is gone with its
-    /// last handle, unless [`FileSystem::link`] has given it a name; `linkable` says whether that may be (not with
-    /// `O_EXCL`). Owner, group and mode are as if it was made in `dir`.
+    /// Makes a regular file without a name in the file system of `dir`, and opens it (`O_TMPFILE`). It is
+    /// freed with its last handle, unless [`FileSystem::link`] has given it a name; `linkable` tells whether
+    /// that is allowed (not with `O_EXCL`). Owner, group and mode are as for a file made in `dir`.
     fn tmpfile(
         &self,
         cred: &Cred,
@@ -120,16 +122,17 @@ pub trait FileSystem: Send + Sync {
     /// Target of a symbolic link.
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
 
-    /// Gives an inode that is not a directory one more name; one that lost its last is [`crate::Error::NotFound`].
+    /// Gives an inode other than a directory one more name. An inode that has lost its last name is
+    /// [`crate::Error::NotFound`].
     fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: Name<'_>) -> Result<Attr>;
 
-    /// Takes a name away from what is not a directory.
+    /// Removes a name of an inode other than a directory.
     fn unlink(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()>;
 
     /// Removes an empty directory.
     fn rmdir(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()>;
 
-    /// Moves a name.
+    /// Renames a file or directory.
     fn rename(
         &self,
         cred: &Cred,
@@ -143,27 +146,29 @@ pub trait FileSystem: Send + Sync {
     /// Opens a regular file or a directory (read only).
     fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle>;
 
-    /// Keeps what a name means, of whatever kind, as an open file is kept, with a handle that is good for nothing else.
+    /// Keeps the inode of a name, of any kind, as an open file is kept. The handle has no other use.
     fn hold(&self, parent: Ino, name: Name<'_>) -> Result<Handle> {
         let (ino, _) = self.step(&Cred::root(), parent, name)?;
         self.open(&Cred::root(), ino, OpenFlags::READ)
     }
 
-    /// Gives an open file back.
+    /// Closes an open file.
     fn release(&self, handle: Handle);
 
     /// Reads at `offset` into `buf`; short only at the end of the file.
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// Writes all of `buf` (at most 2 GiB) at `offset`, or nothing and an error; across the largest size as much as there is room for. On
-    /// a full image an engine may write a first part into space that the file has, and say how much. A front end that writes for someone
-    /// without privilege takes the set-id bits away with `setattr`; an engine may do so on every write.
+    /// Writes all of `buf` (at most 2 GiB) at `offset`, or nothing and an error. At the largest file size it
+    /// writes as much as fits. On a full image an engine may write a first part into space that the file has,
+    /// and return its length. A front end that writes for a caller without privilege clears the set-id bits
+    /// with `setattr`; an engine may do so on every write.
     fn write(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize>;
 
-    /// Writes all of `buf` at the end of the file, or nothing and an error; returns the offset it went to.
+    /// Writes all of `buf` at the end of the file, or nothing and an error. Returns the offset of the write.
     fn append(&self, handle: &Handle, buf: &[u8]) -> Result<u64>;
 
-    /// The same as write(2) has it: across the largest size as much as there is room for. Where it went, and how much.
+    /// The same with the rule of write(2): at the largest file size it writes as much as fits. Returns offset
+    /// and length.
     fn append_part(&self, handle: &Handle, buf: &[u8]) -> Result<(u64, usize)> {
         let mut part = buf;
         loop {
@@ -171,7 +176,7 @@ pub trait FileSystem: Send + Sync {
                 Err(Error::FileTooBig) => {
                     let (end, max) = (self.getattr(handle.ino)?.size_bytes, self.size_max_bytes(handle.ino)?);
                     let room = room_for(end, part.len(), max)?;
-                    // Another limit than that of the size would be met for ever.
+                    // Any other limit would be met again and again.
                     if room == part.len() {
                         return Err(Error::FileTooBig);
                     }
@@ -187,30 +192,33 @@ pub trait FileSystem: Send + Sync {
         Ok(OFFSET_MAX_BYTES)
     }
 
-    /// Makes what was written to this file durable. `data_only` is fdatasync(2).
+    /// Makes all writes to this file durable. `data_only` is fdatasync(2).
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()>;
 
-    /// The front end's kernel keeps pages of this file for a mapping from now on (`keeps`), or no more. Engines that let other
-    /// processes in past the front end tell them.
+    /// Tells the engine that the front end's kernel keeps pages of this file for a mapping from now on
+    /// (`keeps`), or no more. Engines that let other processes in past the front end tell those.
     fn note_kernel_pages(&self, _handle: &Handle, _keeps: bool) {}
 
-    /// The front end's kernel reads these bytes for a mapping through which the handle's owner may store to them; the kernel asks nobody
-    /// when that happens. Where space is short, the engine makes sure of a block for each page now.
+    /// Tells the engine that the front end's kernel reads these bytes for a mapping to which the handle's
+    /// owner may store. The kernel asks nothing when a store happens. If space is short, the engine reserves
+    /// a block for each page now.
     ///
     /// # Errors
-    /// [`crate::Error::NoSpace`]: the program gets a signal instead of the page. Another error concerns stores alone.
+    /// [`crate::Error::NoSpace`]: the program gets a signal instead of the page. Any other error concerns
+    /// only stores.
     fn expect_stores(&self, _handle: &Handle, _offset: u64, _len_bytes: u64) -> Result<()> {
         Ok(())
     }
 
-    /// Makes everything durable.
+    /// Makes all changes durable.
     fn sync(&self) -> Result<()>;
 
     /// Allocates, punches, zeroes, collapses, inserts.
     fn fallocate(&self, handle: &Handle, op: RangeOp, offset: u64, len_bytes: u64) -> Result<()>;
 
-    /// Copies up to `len_bytes` from one open file to another, or within one; returns how many. Fewer than asked for is no
-    /// error, 0 is the end of the source. What is copied is one write of the target, and one read of the source.
+    /// Copies up to `len_bytes` from one open file to another, or within one. Returns how many. Fewer than
+    /// requested is no error, and 0 is the end of the source. The copy is one write of the target and one
+    /// read of the source.
     ///
     /// # Errors
     /// [`crate::Error::InvalidArgument`] if the ranges overlap in one file; those of read and write.
@@ -248,7 +256,8 @@ pub trait FileSystem: Send + Sync {
         Err(Error::NotSupported("extended attributes"))
     }
 
-    /// Sets an extended attribute. An access list sets the mode with it; one that says no more than a mode is not kept.
+    /// Sets an extended attribute. An access list also sets the mode; a list that expresses no more than a
+    /// mode is not kept.
     fn setxattr(
         &self,
         cred: &Cred,
@@ -261,7 +270,7 @@ pub trait FileSystem: Send + Sync {
         Err(Error::NotSupported("extended attributes"))
     }
 
-    /// The names of the extended attributes, each with a NUL behind it; those of `trusted` for root alone.
+    /// The names of the extended attributes, each with a NUL behind it; names of `trusted` only for root.
     fn listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
         let _ = (cred, ino);
         Err(Error::NotSupported("extended attributes"))
@@ -276,11 +285,12 @@ pub trait FileSystem: Send + Sync {
     /// Next data or hole at or after `offset`.
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64>;
 
-    /// Fills a listing, whatever it held, with entries of an open directory from `from` on; it is empty at the end of the directory, and
-    /// there alone. [`crate::Error::NotDirectory`] for a handle of anything else.
+    /// Replaces a listing's content by entries of an open directory from `from` on. It is empty only at the
+    /// end of the directory. [`crate::Error::NotDirectory`] for a handle of any other file.
     fn readdir(&self, handle: &Handle, from: Cookie, listing: &mut Listing) -> Result<()>;
 
-    /// Gives the entries of an open directory from `from` on to `each` until that returns false. `each` may call the engine.
+    /// Passes the entries of an open directory from `from` on to `each`, until that returns false. `each` may
+    /// call the engine.
     fn each_entry(
         &self,
         handle: &Handle,

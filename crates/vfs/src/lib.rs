@@ -1,4 +1,4 @@
-//! What a file system engine offers and a front end needs.
+//! The interface between file system engines and front ends.
 //!
 //! An engine implements [`FileSystem`]; a front end (the mount, the bypass, the benchmark's workers) calls it. Neither
 //! knows the other. Everything is synchronous, by inode number and open [`Handle`], with the caller's credentials as an

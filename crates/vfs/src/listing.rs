@@ -1,10 +1,11 @@
-//! Entries of a directory as an engine hands them over: many at one go, into memory of the caller's.
+//! Directory entries as an engine returns them: many per call, in the caller's memory.
 //!
-//! One call of the engine fills a listing; its reader goes through it without a call an entry, and while nothing is locked.
+//! One call of the engine fills a listing. Its reader then walks it without further calls, and without any
+//! lock held.
 //!
-//! State       `words`  three of each entry (where reading goes on, inode number, kind and length) and its name, eight bytes a word
+//! State       `words`  three per entry (where reading continues, inode number, kind and length) and the name, eight bytes per word
 //!             `used`   the words that hold entries
-//! Invariant   what lies below `used` are whole entries, whose names were looked at when they came: nobody has to do so again.
+//! Invariant   the words below `used` are complete entries, whose names were checked when they were added: no reader checks them again.
 
 use crate::{Cookie, FileKind, Ino, NAME_MAX_BYTES, Name, Result, ShortName};
 use zerocopy::IntoBytes;
@@ -18,22 +19,22 @@ const LEN_SHIFT: u32 = 8;
 pub struct DirEntry<'a> {
     /// Inode number.
     pub ino: Ino,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Its name.
     pub name: Name<'a>,
-    /// Reading goes on after this entry from here.
+    /// Where reading continues after this entry.
     pub next: Cookie,
 }
 
-/// See the module.
+/// A listing (see the module).
 #[derive(Debug)]
 pub struct Listing {
     words: Vec<u64>,
     used: usize,
 }
 
-/// See [`Listing::mark`].
+/// The position of [`Listing::mark`].
 #[derive(Clone, Copy, Debug)]
 pub struct Mark(usize);
 
@@ -45,34 +46,35 @@ impl Default for Listing {
 }
 
 impl Listing {
-    /// Room for `bytes` of entries, each of which takes 24 and its name, rounded up to eights; for one of the longest name at least.
+    /// Space for `bytes` of entries, each of which takes 24 bytes and its name, rounded up to eights. At
+    /// least one entry of the longest name fits.
     pub fn with_room(bytes: usize) -> Listing {
         Listing { words: vec![0; (bytes / 8).max(ENTRY_WORDS_MAX)], used: 0 }
     }
 
-    /// Forgets the entries.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         self.used = 0;
     }
 
-    /// What it holds, to go back to.
+    /// The present end, to go back to.
     #[inline]
     pub fn mark(&self) -> Mark {
         Mark(self.used)
     }
 
-    /// Forgets what came since that mark.
+    /// Removes the entries added since that mark.
     pub fn cut(&mut self, mark: Mark) {
         self.used = self.used.min(mark.0);
     }
 
-    /// Holds it none?
+    /// Returns true if it has no entry.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// Adds an entry; false: there is no room for it.
+    /// Adds an entry. Returns false if there is no space for it.
     #[must_use]
     pub fn push(&mut self, entry: &DirEntry<'_>) -> bool {
         let name = entry.name.bytes();
@@ -84,7 +86,7 @@ impl Listing {
         true
     }
 
-    /// Forgets what it holds and adds entries until it is full.
+    /// Replaces the content by entries, until it is full.
     ///
     /// # Errors
     /// The first of `entries`.
@@ -98,7 +100,7 @@ impl Listing {
         Ok(())
     }
 
-    /// [`Listing::push`] for a short name that is in words already.
+    /// [`Listing::push`] for a short name whose bytes are words already.
     #[inline(always)]
     #[must_use]
     pub fn push_short(&mut self, ino: Ino, kind: FileKind, name: ShortName, next: Cookie) -> bool {
@@ -109,7 +111,8 @@ impl Listing {
         true
     }
 
-    /// Writes the head of the next entry, and gives the words behind it, which are enough for its name and for a short one.
+    /// Writes the head of the next entry. Returns the words behind it, enough for its name and for a short
+    /// name.
     #[inline(always)]
     fn next_words(&mut self, ino: Ino, kind: FileKind, next: Cookie, len: usize) -> Option<&mut [u64]> {
         let (head, name) = self.words.get_mut(self.used..)?.split_first_chunk_mut::<HEAD_WORDS>()?;
@@ -117,13 +120,14 @@ impl Listing {
         (name.len() >= len.div_ceil(8).max(ShortName::WORDS)).then_some(name)
     }
 
-    /// Is that the place behind the last entry?
+    /// Returns true if that is the place behind the last entry.
     #[inline(always)]
     pub fn is_behind(&self, place: usize) -> bool {
         place >= self.used
     }
 
-    /// The entry at `place`, which moves behind it; the first one is at 0. `None` behind the last.
+    /// The entry at `place`, and advances `place`; the first entry is at 0. Returns `None` behind the last
+    /// entry.
     #[inline(always)]
     pub fn next(&self, place: &mut usize) -> Option<DirEntry<'_>> {
         let (head, name) = self.words[..self.used].get(*place..)?.split_first_chunk::<HEAD_WORDS>()?;

@@ -1,4 +1,5 @@
-//! Names of directory entries, looked at eight bytes a step: a path walk checks, hashes and compares one at every directory.
+//! Names of directory entries, processed eight bytes per step: a path walk checks, hashes and compares one at
+//! every directory.
 
 use crate::{Error, Result};
 
@@ -22,7 +23,7 @@ impl<'a> Name<'a> {
         let forbidden = match bytes {
             [] | b"." | b".." => true,
             _ => match (bytes.last_chunk(), bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-                // The last bytes may be looked at twice.
+                // The last bytes may be checked twice.
                 (Some(last), ..) => {
                     let (eights, _) = bytes.as_chunks();
                     eights.iter().chain([last]).any(|eight| is_forbidden(u64::from_le_bytes(*eight)))
@@ -31,14 +32,14 @@ impl<'a> Name<'a> {
                     let [first, last] = [first, last].map(|four| u64::from(u32::from_le_bytes(*four)));
                     is_forbidden(first | last << 32)
                 }
-                // Bytes of ones stand for those that are not there: they are neither.
+                // All-ones bytes stand for absent ones: they are neither NUL nor a slash.
                 _ => is_forbidden(word_of(bytes) | u64::MAX << (8 * bytes.len())),
             },
         };
         if forbidden { Err(Error::InvalidName) } else { Ok(Name(bytes)) }
     }
 
-    /// One that was checked before.
+    /// A name that was checked before.
     #[inline(always)]
     pub(crate) fn known(bytes: &'a [u8]) -> Name<'a> {
         debug_assert!(Name::new(bytes).is_ok());
@@ -52,8 +53,8 @@ impl<'a> Name<'a> {
     }
 }
 
-/// A name of up to 24 bytes, eight bytes a word (the first is the lowest); what stands behind the last byte counts nothing. For engines
-/// that keep names in words: checked without being copied, and copied without a call.
+/// A name of up to 24 bytes, eight bytes per word (the first byte is the lowest). Bytes behind the last one
+/// are ignored. For engines that keep names in words: it is checked without a copy and copied without a call.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortName {
     words: [u64; ShortName::WORDS],
@@ -61,10 +62,10 @@ pub struct ShortName {
 }
 
 impl ShortName {
-    /// Words that it has.
+    /// Number of its words.
     pub const WORDS: usize = 3;
 
-    /// Ones where the words of a name of so many bytes have none of it: they are neither NUL nor a slash.
+    /// All-ones for the bytes behind a name of so many bytes: they are neither NUL nor a slash.
     const BEHIND: [[u64; ShortName::WORDS]; 8 * ShortName::WORDS + 1] = {
         let mut behind = [[0; ShortName::WORDS]; 8 * ShortName::WORDS + 1];
         let mut len = 0;
@@ -90,7 +91,7 @@ impl ShortName {
         (len > 0 && found == 0 && !is_dots).then_some(ShortName { words, len: len as u8 })
     }
 
-    /// The words, in the order of bytes that memory has.
+    /// The words, in the byte order of memory.
     #[inline(always)]
     pub(crate) fn words(self) -> [u64; ShortName::WORDS] {
         self.words.map(u64::to_le)
@@ -103,7 +104,7 @@ impl ShortName {
     }
 }
 
-/// Is one of the word's bytes NUL or a slash?
+/// Returns true if one of the word's bytes is NUL or a slash.
 #[inline(always)]
 fn is_forbidden(word: u64) -> bool {
     forbidden(word) != 0

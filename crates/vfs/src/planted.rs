@@ -1,12 +1,13 @@
-//! Bugs planted on purpose that the random programs of the bypass must find, or their silence proves nothing; and how a crate breaks a
-//! promise of SEMANTICS.md on purpose ([`crate::breaches`]).
+//! Bugs planted on purpose. The random programs of the bypass must find them, or their silence proves
+//! nothing. Also how a crate breaks a promise of SEMANTICS.md on purpose ([`crate::breaches`]).
 //!
-//! With the feature `planted` the variable `HEDDLE_PLANTED` names one, for the mount's process and for each that skips the kernel. Without
-//! the feature every question here is `false` at compile time. The crash rig has bugs of its own, of what power cuts leave.
+//! With the feature `planted` the variable `HEDDLE_PLANTED` names one, for the mount's process and for each
+//! attached process. Without the feature every test for a bug is `false` at compile time. The crash rig has
+//! its own bugs, which concern power cuts.
 
 macro_rules! bugs {
     ($($(#[doc = $story:literal])+ $name:ident = $text:literal,)*) => {
-        /// What can be planted.
+        /// The bugs.
         #[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "only a build with the feature asks for all"))]
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Bug { $($(#[doc = $story])+ $name,)* }
@@ -16,7 +17,7 @@ macro_rules! bugs {
             /// All of them.
             pub const ALL: &[Bug] = &[$(Bug::$name),*];
 
-            /// What `HEDDLE_PLANTED` calls it.
+            /// Its name in `HEDDLE_PLANTED`.
             pub fn name(self) -> &'static str {
                 match self { $(Bug::$name => $text,)* }
             }
@@ -25,15 +26,15 @@ macro_rules! bugs {
 }
 
 bugs! {
-    /// A child that closes what it has inherited gives back the handle of its parent.
+    /// A child that closes an inherited descriptor closes its parent's handle.
     ClosesForOthers = "closes-for-others",
-    /// Handles of a process that has ended are kept.
+    /// Handles of a process that has ended stay open.
     KeepsTheDead = "keeps-the-dead",
-    /// What a handler of a signal calls goes to the kernel without the program's offset.
+    /// A call in a signal handler goes to the kernel without the program's offset.
     HandlersOldOffset = "handlers-old-offset",
     /// A child made by `_Fork` does not share its parent's offset.
     ForkUnseen = "fork-unseen",
-    /// `RWF_APPEND` at the present offset goes to the kernel, which believes in an old end.
+    /// `RWF_APPEND` at the present offset goes to the kernel, which has an old end of file.
     AppendsAtOldEnd = "appends-at-old-end",
     /// The slower of two writers stores its older time.
     TimesGoBack = "times-go-back",
@@ -55,7 +56,7 @@ pub fn plant_from_environment() {
     CHOSEN.store(bug as u32 + 1, std::sync::atomic::Ordering::Relaxed);
 }
 
-/// Is this bug planted?
+/// Returns true if this bug is planted.
 #[inline(always)]
 pub fn planted(bug: Bug) -> bool {
     #[cfg(feature = "planted")]
@@ -68,9 +69,10 @@ pub fn planted(bug: Bug) -> bool {
     }
 }
 
-/// Makes `Breach`, the promises of SEMANTICS.md that the calling crate breaks on purpose, and `breaks`, which asks for one: the test that a
-/// row names must see it, or it does not test that row (`cargo xtask breaches`). With the crate's feature `planted` the variable
-/// `HEDDLE_BREACH` names one as `CRATE:NAME`, for a whole process. Without the feature the answer is `false` at compile time.
+/// Defines `Breach`, the promises of SEMANTICS.md that the calling crate breaks on purpose, and `breaks`,
+/// which tests for one. The test that a row names must see the breach, or it does not test that row (`cargo
+/// xtask breaches`). With the crate's feature `planted` the variable `HEDDLE_BREACH` names one as
+/// `CRATE:NAME`, for a whole process. Without the feature the answer is `false` at compile time.
 #[macro_export]
 macro_rules! breaches {
     ($($(#[doc = $story:literal])+ $name:ident,)*) => {
@@ -86,7 +88,7 @@ macro_rules! breaches {
             [$(Breach::$name),*].into_iter().find(|breach| format!("{breach:?}") == name)
         });
 
-        /// Is this promise broken?
+        /// Returns true if this promise is broken.
         #[inline(always)]
         pub(crate) fn breaks(breach: Breach) -> bool {
             #[cfg(feature = "planted")]
@@ -98,7 +100,7 @@ macro_rules! breaches {
             }
         }
 
-        /// Is this promise broken, one time in 64?
+        /// Returns true if this promise is broken, one time in 64.
         #[allow(dead_code, reason = "not every crate asks so")]
         #[inline(always)]
         pub(crate) fn breaks_at_times(breach: Breach) -> bool {

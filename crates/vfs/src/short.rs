@@ -1,4 +1,4 @@
-//! Calls of the superuser with names as text, for tests.
+//! Calls as root with names as text, for tests.
 
 use crate::{
     Attr, Cred, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RenameMode, SetAttr,
@@ -40,18 +40,18 @@ pub trait Short: FileSystem {
         self.make(&root(), dir, name(text), node).map(|attr| attr.ino)
     }
 
-    /// What has this name.
+    /// The inode of this name.
     fn find(&self, dir: Ino, text: &str) -> Result<Attr, Error> {
         self.lookup(&root(), dir, name(text))
     }
 
-    /// A file that is there, opened for reading and writing.
+    /// Opens an existing file for reading and writing.
     fn open_file(&self, dir: Ino, text: &str) -> Handle {
         let ino = self.find(dir, text).unwrap().ino;
         self.open(&root(), ino, OpenFlags::READ_WRITE).unwrap()
     }
 
-    /// Takes the name of something that is no directory.
+    /// Removes a name that is not a directory's.
     fn remove(&self, dir: Ino, text: &str) -> Result<(), Error> {
         self.unlink(&root(), dir, name(text))
     }
@@ -67,7 +67,7 @@ pub trait Short: FileSystem {
         self.getattr(handle.ino).unwrap().size_bytes
     }
 
-    /// What can be read of `len` bytes.
+    /// Reads up to `len` bytes.
     fn read_vec(&self, handle: &Handle, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0xee; len];
         let read = self.read(handle, offset, &mut bytes).unwrap();
@@ -75,7 +75,7 @@ pub trait Short: FileSystem {
         bytes
     }
 
-    /// Renames, over what has the new name.
+    /// Renames, and replaces an existing name.
     fn replace(&self, from: (Ino, &str), to: (Ino, &str)) -> Result<(), Error> {
         self.rename(&root(), from.0, name(from.1), to.0, name(to.1), RenameMode::Replace)
     }

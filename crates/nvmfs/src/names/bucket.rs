@@ -183,7 +183,7 @@ impl Bucket {
             // ORDERING: Relaxed, a guess that the CAS checks.
             let seen = self.word.load(Relaxed);
             if seen & DEAD != 0 || !ours() {
-                // ORDERING: Acquire, pairs with `kill`: who asks now whether the directory leads elsewhere learns of what killed it.
+                // ORDERING: Acquire, pairs with `kill`: a thread that checks now whether the directory leads elsewhere sees what killed it.
                 fence(Acquire);
                 return Err(Unlockable::Dead);
             }

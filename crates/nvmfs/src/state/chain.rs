@@ -165,14 +165,14 @@ impl Chain {
 
     /// Makes the chain busy for this lane, if its owner is `from`. Returns true if so.
     pub fn become_busy(&self, from: u32, lane: u16) -> bool {
-        // ORDERING: Acquire, pairs with the Release of whoever used the chain last (I1); Relaxed: not taken.
+        // ORDERING: Acquire, pairs with the Release of the last user of the chain (I1); Relaxed: not taken.
         self.owner.compare_exchange(from, u32::from(lane) | BUSY, Acquire, Relaxed).is_ok()
     }
 
     /// Returns true if this dead lane was in a call that uses the chain. Then its settler has the chain until
     /// it is done.
     pub fn was_used_by(&self, dead: u16) -> bool {
-        // ORDERING: Acquire, pairs with the Release of whoever used the chain last.
+        // ORDERING: Acquire, pairs with the Release of the last user of the chain.
         self.owner.load(Acquire) == u32::from(dead) | BUSY
     }
 

@@ -7,7 +7,7 @@ use heddle_arena::{Arena, Full, Ptr};
 use super::{SrlTree, slot};
 use crate::head::LockHead;
 
-/// Where a segment is locked.
+/// The place where a segment is locked.
 pub(super) enum Found<'a> {
     /// By its own word: the first of these, which are those of the range in one leaf.
     Words(&'a [AtomicU32]),
@@ -114,7 +114,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// What a cursor wants of an absent child. Apart from the cursor, which so can live in registers.
+/// A request for an absent child. It is separate from the cursor, so that the cursor can live in registers.
 struct Want {
     level: usize,
     segment: u64,

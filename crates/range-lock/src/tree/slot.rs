@@ -54,7 +54,7 @@ pub(super) fn holder(slot: &AtomicU64, access: Access) -> Option<Holder> {
     }
 }
 
-/// Gives back; true if somebody may have been waiting for just this.
+/// Unlocks. Returns true if a waiter may have been waiting for this.
 pub(super) fn unlock(slot: &AtomicU64, access: Access) -> bool {
     match access {
         Access::Exclusive => {

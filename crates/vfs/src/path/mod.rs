@@ -1,8 +1,8 @@
-//! Paths over any [`FileSystem`], for users in the same process; the kernel walks for those of a mount.
+//! Path walks over any [`FileSystem`], for callers in the same process; the kernel walks paths of a mount.
 //!
 //! Every path starts at the root, with or without a leading '/'. `.` and `..` are resolved here, symbolic links are
 //! followed up to [`LINKS_MAX`] of them in one walk, a trailing '/' asks for a directory. The right to pass through a
-//! directory is checked by the engine's `step`, and here where none is made (`.` and `..`). A walk that meets
+//! directory is checked by the engine's `step`, and here where no step is made (`.` and `..`). A walk that meets
 //! no symbolic link allocates nothing.
 
 #[cfg(test)]
@@ -21,7 +21,7 @@ pub const LINKS_MAX: u32 = 40;
 /// Longest path in bytes, as Linux' `PATH_MAX` less its NUL.
 pub const PATH_MAX_BYTES: usize = 4095;
 
-/// What a path names, symbolic links followed.
+/// The inode of a path, symbolic links followed.
 ///
 /// # Errors
 /// Those of `lookup`; [`Error::NotDirectory`], [`Error::Loop`], [`Error::NameTooLong`]; [`Error::NotFound`] if empty.
@@ -29,7 +29,7 @@ pub fn resolve(fs: &dyn FileSystem, cred: &Cred, path: impl AsRef<Path>) -> Resu
     Walk::new(fs, cred).whole(bytes(&path)?, LastLink::Follow)
 }
 
-/// As [`resolve`], but a symbolic link at the end is the answer (`lstat`), unless a '/' follows it.
+/// As [`resolve`], but a symbolic link at the end is not followed (`lstat`), unless a '/' follows it.
 ///
 /// # Errors
 /// Those of [`resolve`].
@@ -67,7 +67,7 @@ pub fn open_path(
     Walk::new(fs, cred).open(Ino::ROOT, bytes(&path)?, flags, perm)
 }
 
-/// Makes a directory and all that are missing above it; those that exist are left as they are.
+/// Makes a directory and all missing ones above it. Existing ones stay unchanged.
 ///
 /// # Errors
 /// Those of [`resolve`] and `make`; [`Error::NotDirectory`] if something else is in the way.
@@ -96,17 +96,18 @@ fn bytes<P: AsRef<Path> + ?Sized>(path: &P) -> Result<&[u8]> {
     }
 }
 
-/// What is before the last component, the component, and whether a '/' follows it.
+/// The path before the last component, the component, and whether a '/' follows it.
 fn split_last(path: &[u8]) -> (&[u8], &[u8], bool) {
     let end = path.iter().rposition(|b| *b != b'/').map_or(0, |last| last + 1);
     let start = path[..end].iter().rposition(|b| *b == b'/').map_or(0, |slash| slash + 1);
     (&path[..start], &path[start..end], end < path.len())
 }
 
-/// Walks of a path (or looks at a name) whose end is gone when it is opened or its attributes are asked for, before that is the answer.
+/// How often a path is walked, or a name looked up again, if the inode is freed before it is opened or its
+/// attributes are read.
 const ENDED_MAX: u32 = 100;
 
-/// What a walk finds.
+/// The result of a walk.
 type Found = (Ino, FileKind);
 
 const ROOT: Found = (Ino::ROOT, FileKind::Directory);
@@ -132,7 +133,7 @@ impl<'a> Walk<'a> {
         for _ in 0..ENDED_MAX {
             let ino = self.walk(Ino::ROOT, path, last)?.map_or(Ino::ROOT, |found| found.0);
             match self.fs.getattr(ino) {
-                // It ended behind the walk; the path may name another by now.
+                // It was freed after the walk; the path may name another inode by now.
                 Err(Error::Stale) => self.links = 0,
                 answer => return answer,
             }
@@ -140,7 +141,7 @@ impl<'a> Walk<'a> {
         Err(Error::Stale)
     }
 
-    /// The directory at the end of a path; of an empty one, `start`.
+    /// The directory at the end of a path; `start` for an empty path.
     fn directory(&mut self, start: Ino, path: &[u8]) -> Result<Ino> {
         match self.walk(start, path, LastLink::Follow)? {
             Some((ino, FileKind::Directory)) => Ok(ino),
@@ -161,7 +162,7 @@ impl<'a> Walk<'a> {
                 None => {}
             }
             let found = self.step(dir, component)?;
-            // What follows may be a mere '/': then the link is followed, whatever `last` says.
+            // Only a '/' may follow: then the link is followed, whatever `last` says.
             let keep = after.is_empty() && last == LastLink::Keep;
             at = Some(if found.1 == FileKind::Symlink && !keep { self.follow(dir, found.0)? } else { found });
             rest = after;
@@ -230,7 +231,7 @@ impl<'a> Walk<'a> {
                     return self.open(dir, &target, flags, perm);
                 }
                 Ok(found) => match self.open_found(found, flags) {
-                    // It ended behind the look-up: then the name is free, or means another.
+                    // It was freed after the lookup: the name is free now, or names another inode.
                     Err(Error::Stale) => continue,
                     answer => return answer,
                 },
@@ -239,7 +240,7 @@ impl<'a> Walk<'a> {
             }
             match self.fs.create(self.cred, dir, name, perm, OpenFlags::from_posix(flags)) {
                 Ok((_, handle)) => return Ok(handle),
-                // Another made it between the look-up and the creation: it exists now, so it is opened.
+                // Another caller made it between the lookup and the creation: it exists now, so it is opened.
                 Err(Error::Exists) if !exclusive => {}
                 Err(error) => return Err(error),
             }
