@@ -198,8 +198,8 @@ impl Arena {
         self.mapping.is_private()
     }
 
-    /// Maps the pages of a shared arena that other processes have touched, so that this process's first touch
-    /// of each costs nothing.
+    /// Prefaults the pages of a shared arena that other processes have touched, so that this process's first
+    /// touch of each costs no page fault.
     pub fn map_present(&self) {
         self.mapping.map_present();
     }

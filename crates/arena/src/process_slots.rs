@@ -100,7 +100,7 @@ impl ProcessSlot {
             .map(|step| (first + step) % PROCESS_SLOTS)
             .find(|process_slot| lock(&own, *process_slot));
         let process_slot =
-            free.ok_or_else(|| io::Error::other("as many processes as can have attached already"))?;
+            free.ok_or_else(|| io::Error::other("all process slots are taken by attached processes"))?;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         let offset = u64::from(process_slot) * PAGE_BYTES;
         // SAFETY: a new mapping at an address of the kernel's choice, which is never accessed.

@@ -2,8 +2,8 @@
 //!
 //! No page is written in place. Each takes one of the blocks reserved for overwrites
 //! ([`Purpose::Replace`](crate::alloc::Purpose)), and frees the page's old block before the next page takes
-//! one. So a write of any length needs one block at a time, and room in the log. It is not atomic: readers,
-//! and a crash, may see some of its pages.
+//! one. So a write of any length needs one block at a time, and room in the log. It is not atomic: readers see
+//! some of its pages, and a crash may leave some.
 
 use crate::file::deferred::patiently;
 use crate::file::range::holes;

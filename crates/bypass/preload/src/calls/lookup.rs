@@ -2,7 +2,7 @@
 //!
 //! By default, and with a handle of the program, it gets ours anyway, because this library comes first. With
 //! a handle of the C library, or of a library that needs it, it would get the C library's function, which
-//! does not know our offset. RTLD_NEXT means the libraries behind the one that asks. If that library itself
+//! does not know our offset. RTLD_NEXT means the libraries after the one that asks. If that library itself
 //! defines the function, ours calls it, so it must not get ours.
 //!
 //! The loader identifies the asking library by the return address. So a question for the loader is answered
