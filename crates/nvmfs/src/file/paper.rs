@@ -2,7 +2,7 @@
 //!
 //! | step | `nova` | `nova-*` |
 //! |------|--------|----------|
-//! | range check | the inode's lock, exclusive | the range lock |
+//! | lock of the range | the inode's lock, exclusive | the range lock |
 //! | data write | under it | under it, beside writers of other ranges |
 //! | logging, tail, tree, time and size | under it | each under a spinlock of its own |
 //!

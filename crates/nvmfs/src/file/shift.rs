@@ -1,4 +1,4 @@
-//! Collapsing a range of a file and inserting a hole: all pages behind it move in one transaction, however
+//! Collapsing a range of a file and inserting a hole: all pages after it move in one transaction, however
 //! many there are.
 //!
 //! A remap record gives the contents of all pages from the first on: a blob lists those that have blocks, the
@@ -8,8 +8,8 @@
 //!                 first page on is held, and every page that will have a block has a cell that is.
 //!             I2  blocks that move stay allocated; blocks that were cut out are freed when the record is durable.
 //!             I3  the blob lives as long as the log page that names it, as an extent list does.
-//! Lock order  the papers' range lock, cells in ascending order. Target cells are created before the first cell is locked: otherwise,
-//!             locking one later could wait for a writer that waits for an earlier one.
+//! Lock order  the papers' range lock, cells in ascending order. Target cells are created before the first cell is locked: otherwise
+//!             a writer could hold a target cell that was created later, and wait for a cell that this call has locked already.
 //! Crash order C1  blob fenced, records fenced, cells published.
 //! Source      ours; the permitted arguments and their errors are ext4's.
 

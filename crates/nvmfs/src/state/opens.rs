@@ -2,8 +2,8 @@
 //!
 //! State       a lane: a list of [`OpenTable`]s, each a table of inode, generation and count, and `home`, the process whose handles they
 //!             are. Only the lane's holder raises a count or takes an entry; any thread of that process lowers one.
-//!             an inode: `open_lanes`, one sticky bit for all lanes with the same number modulo 64 that ever counted it, set before they
-//!             count. In the papers' variants only the inode's `opens` counts.
+//!             an inode: `open_lanes`, one bit for all lanes with the same number modulo 64 that ever counted it: set before they count,
+//!             and never cleared while the inode lives. In the papers' variants only the inode's `opens` counts.
 //! Invariants  I1  a handle is counted once, in one entry of one lane of the process that opened it. The sum over all lanes is the
 //!                 number of handles. A process lowers only counts that it has raised: a handle that a forked child has inherited is
 //!                 its parent's, and stays.
