@@ -15,7 +15,7 @@ fn a_truncated_image_is_named_with_what_lacks() {
     place.mount().failed(1, &["truncated", "8388608", "5242880", "Restore"]);
     heddle(&["info", &place.image()]).failed(1, &["truncated", "Restore"]);
     place.edit(|bytes| bytes.truncate(100));
-    place.mount().failed(1, &["100 bytes", "left of one"]);
+    place.mount().failed(1, &["100 bytes", "rest of one"]);
     place.edit(Vec::clear);
     place.mount().failed(1, &["0 bytes", "heddle mkfs"]);
 }

@@ -198,7 +198,7 @@ fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
     heddle(&["umount", &mnt]).ok();
     let said = heddle(&["fold", "--nvm", &strange, &image]);
     assert!(!said.err.contains("mounted with this"), "{}", said.err);
-    said.failed(1, &["with this node log", "name that one", "heddle mount -o discard-nvm"]);
+    said.failed(1, &["with this node log", "give that log", "heddle mount -o discard-nvm"]);
     fold_under_a_limit(&nvm, &image);
     heddle(&["mount", "--variant", "f2fs-nl", "-o", "log=/dev/null", "--nvm", &nvm, &image, &mnt]).ok();
     assert_eq!(fs::read_to_string(&file).unwrap(), "fsynced");

@@ -331,7 +331,7 @@ fn a_file_that_has_a_name_is_not_taken_for_an_orphan() {
     fs.sync().unwrap();
     let is_orphan = open.ino.0 as u32;
     drop(fs);
-    for (number, why) in [(file, "has 1"), (1, "names inode 1"), (u32::MAX, "names inode")] {
+    for (number, why) in [(file, "link count is 1"), (1, "names inode 1"), (u32::MAX, "names inode")] {
         let copy = common::Image::copy_of(&image);
         Forge::of(&copy.path).orphans(|orphans| {
             assert_eq!((orphans.entries.get(), orphans.ino[0].get()), (1, is_orphan));

@@ -58,7 +58,7 @@ fn a_log_that_does_not_belong_is_refused() {
     assert!(older.info().is_logged);
     assert_eq!(older.lookup(&Cred::root(), Ino::ROOT, name("file")), Err(Error::NotFound));
     drop(older);
-    refused(&image, Variant::NodeLog, &fresh(), "another one");
+    refused(&image, Variant::NodeLog, &fresh(), "another log");
     let plain = F2fs::open_for_writing(&image.path).map(drop).unwrap_err().to_string();
     assert!(plain.contains("--nvm") && plain.contains("-o discard-nvm"), "{plain}");
     let fs = F2fs::open_without_log(&image.path, Variant::F2fs).unwrap();

@@ -80,7 +80,7 @@ fn unmounted(image: &Image, nvm: &[u8]) -> Vec<u8> {
 
 fn is_another(said: Result<Vec<u8>, String>) {
     let said = said.expect_err("it was taken");
-    assert!(said.contains("another one") && said.contains("-o discard-nvm"), "{said}");
+    assert!(said.contains("another log") && said.contains("-o discard-nvm"), "{said}");
 }
 
 fn is_replaced(said: Result<Vec<u8>, String>, way: &str) {
