@@ -131,7 +131,7 @@ fn an_image_of_our_own_is_mounted_as_either_system() {
     let nvm = place.text("nvm.img");
     heddle(&["mkfs", "--size", "64M", &nvm]).ok();
     heddle(&["mount", "--variant", "f2fs-rl", &nvm, &mnt])
-        .failed(2, &["no F2FS image", "heddle mkfs --variant f2fs"]);
+        .failed(2, &["not an F2FS image", "heddle mkfs --variant f2fs"]);
 }
 
 /// Files of which each write is durable when it returns.

@@ -135,7 +135,7 @@ fn a_node_log_is_made_in_new_files_and_zeros_alone() {
     // A log that was there already stays when a mount fails.
     let log = ["mount", "--variant", "f2fs-nl", "--nvm", &nvm, &place.text("image"), &place.mnt()]
         .map(str::to_owned);
-    heddle(&log.each_ref().map(String::as_str)).failed(2, &["no F2FS image"]);
+    heddle(&log.each_ref().map(String::as_str)).failed(2, &["not an F2FS image"]);
     assert_eq!(fs::metadata(&nvm).unwrap().len(), 64 * MIB);
 }
 

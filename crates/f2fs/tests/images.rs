@@ -140,7 +140,7 @@ fn what_is_no_image_is_refused_with_words() {
     assert!(F2fs::open(&image.path).is_ok());
     file.write_all_at(&[0; 4096], 4096).unwrap();
     let refused = F2fs::open(&image.path).err().unwrap();
-    assert!(refused.to_string().contains("no F2FS image"), "{refused}");
+    assert!(refused.to_string().contains("not an F2FS image"), "{refused}");
 }
 
 #[test]
