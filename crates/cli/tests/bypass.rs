@@ -294,6 +294,21 @@ fn the_example_in_c_compiles_without_a_warning_and_counts_right() {
     assert!(!elsewhere.status.success() && said.contains("heddle mount IMAGE DIR"), "{said}");
 }
 
+/// The header promised all of a write, or nothing.
+#[test]
+fn a_program_in_c_is_told_how_much_was_written() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let libraries = build_preload().to_str().unwrap();
+    let (include, libs) = (format!("-I{C_API}/include"), format!("-L{libraries}"));
+    let Some(program) = compiled(&place, &format!("{TRAPS}/api.c"), &[&include, &libs, "-lheddle"]) else {
+        return;
+    };
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let mut program = Command::new(&program);
+    went_well(&program.arg(mounted.path("file")).env("LD_LIBRARY_PATH", libraries).output().unwrap());
+}
+
 #[test]
 fn attach_group_members_are_served_without_rights_to_the_image() {
     let Some(_alone) = alone() else { return };

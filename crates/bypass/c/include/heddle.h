@@ -5,8 +5,9 @@
  * words.
  *
  * A heddle_file has a descriptor of the mount underneath (heddle_fd), so other processes, and other calls of this one, see what is
- * done here at once, and the other way round. Every write is atomic and durable when it returns. Names are made, renamed and
- * removed with the ordinary system calls, on the mount.
+ * done here at once, and the other way round. A write is durable when it returns, and atomic: others see all of it or nothing. Two
+ * kinds of write are not atomic: one to a file that a process has mapped, and one over several pages on a full image. Names are
+ * made, renamed and removed with the ordinary system calls, on the mount.
  */
 #ifndef HEDDLE_H
 #define HEDDLE_H
@@ -37,10 +38,11 @@ heddle_file *heddle_open(const char *path, int flags, mode_t mode);
 /* Gives the file back, also when it fails. NULL is no file and no error. */
 int heddle_close(heddle_file *file);
 
-/* As pread(2): short only at the end of the file. */
+/* As pread(2), of at most 0x7ffff000 bytes: else short only at the end of the file. */
 ssize_t heddle_pread(heddle_file *file, void *buf, size_t len, off_t offset);
 
-/* As pwrite(2): all of it or -1. With O_APPEND at the end of the file, whatever `offset` is. */
+/* As pwrite(2), of at most 0x7ffff000 bytes: else short only across the largest size of a file, and where a full image has no more
+ * room. What is left then fails when it is written next: EFBIG, ENOSPC. With O_APPEND at the end of the file, whatever `offset` is. */
 ssize_t heddle_pwrite(heddle_file *file, const void *buf, size_t len, off_t offset);
 
 /* As fsync(2). Writes are durable when they return: this tells whether the memory has failed meanwhile. */

@@ -169,7 +169,8 @@ pub unsafe extern "C" fn heddle_pread(
         let done = unsafe { open.file.read_at(buf.cast(), len, offset) };
         let n = served(done, "heddle_pread", |_| {
             // SAFETY: the caller's promise; the length does not exceed that of a slice.
-            let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), len.min(1 << 30)) };
+            let buf =
+                unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), len.min(isize::MAX as usize)) };
             rustix::io::pread(&open.fd, buf, offset as u64)
         })?;
         Ok(n as isize)
@@ -197,7 +198,7 @@ pub unsafe extern "C" fn heddle_pwrite(
         let done = unsafe { open.file.write_at(open.fd.as_fd(), buf.cast(), len, offset, false) };
         let n = served(done.map(|done| done.map(|(n, _)| n)), "heddle_pwrite", |_| {
             // SAFETY: the caller's promise; the length does not exceed that of a slice.
-            let buf = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len.min(1 << 30)) };
+            let buf = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len.min(isize::MAX as usize)) };
             rustix::io::pwrite(&open.fd, buf, offset as u64)
         })?;
         Ok(n as isize)
