@@ -138,7 +138,10 @@ fn check(args: &Args) -> Result<u8> {
     let mut verdict = examine(&name, &region)?;
     let mendable = verdict.found() > verdict.left();
     if !args.json {
-        output::data(&findings(&verdict))?;
+        let findings = findings(&verdict);
+        if !findings.is_empty() {
+            output::data(&findings)?;
+        }
         if mendable && !repair && !args.look && std::io::stdin().is_terminal() {
             repair = ask(&name);
             if repair {

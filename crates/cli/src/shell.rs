@@ -2,9 +2,12 @@
 
 use crate::Cli;
 use anyhow::{Context, Result};
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
 use heddle_console::output;
 use std::path::PathBuf;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Write the completion script of a shell to stdout
 #[derive(clap::Args)]
@@ -31,12 +34,26 @@ pub struct ManArgs {
 /// `heddle completions SHELL`
 pub fn completions(args: &CompletionsArgs) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "heddle", &mut script);
+    clap_complete::generate(args.shell, &mut for_users(), "heddle", &mut script);
     output::data(&String::from_utf8_lossy(&script))
+}
+
+/// The command line without the commands that this program, or a rig, starts by itself: a shell would offer them.
+fn for_users() -> Command {
+    let all = Cli::command();
+    let shown = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    Command::new("heddle").version(VERSION).subcommands(shown)
 }
 
 /// `heddle man DIR`
 pub fn man(args: &ManArgs) -> Result<()> {
-    clap_mangen::generate_to(Cli::command(), &args.dir)
-        .with_context(|| format!("cannot write manual pages to {}", args.dir.display()))
+    let mut all = for_users().disable_help_subcommand(true);
+    all.build();
+    let top = Cli::command();
+    for page in all.get_subcommands().chain([&top]) {
+        let page = Man::new(page.clone()).source(format!("heddle {VERSION}"));
+        page.generate_to(&args.dir)
+            .with_context(|| format!("cannot write manual pages to {}", args.dir.display()))?;
+    }
+    Ok(())
 }

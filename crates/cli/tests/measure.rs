@@ -183,12 +183,47 @@ fn a_reader_that_has_enough_is_no_error() {
     assert!(child.wait().unwrap().success());
 }
 
+/// The commands that `heddle --help` shows.
+fn commands() -> Vec<String> {
+    let help = heddle(&["--help"]).ok().out;
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    // What goes on in the next line is indented further.
+    let named = lines.take_while(|line| !line.is_empty()).filter_map(|line| line.strip_prefix("  "));
+    let named = named.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split(' ').next());
+    let all: Vec<String> = named.filter(|name| *name != "help").map(str::to_owned).collect();
+    assert!(all.len() > 15 && all.iter().any(|name| name == "mount-times"), "{all:?}");
+    all
+}
+
 #[test]
 fn manual_pages_are_written_for_every_command() {
     let place = Place::new();
     heddle(&["man", &place.mnt()]).ok();
-    for page in ["heddle.1", "heddle-mkfs.1", "heddle-mount.1", "heddle-fxmark.1"] {
-        assert!(place.path("mnt").join(page).is_file(), "{page}");
+    let mut wanted: Vec<String> = commands().iter().map(|name| format!("heddle-{name}.1")).collect();
+    wanted.push("heddle.1".into());
+    wanted.sort();
+    let page = |entry: std::fs::DirEntry| entry.file_name().into_string().unwrap();
+    let mut found: Vec<String> =
+        std::fs::read_dir(place.mnt()).unwrap().map(|entry| page(entry.unwrap())).collect();
+    found.sort();
+    assert_eq!(found, wanted);
+    for page in found {
+        let text = std::fs::read_to_string(place.path("mnt").join(&page)).unwrap();
+        let header =
+            format!(".TH {} 1  \"heddle {}\"", page.trim_end_matches(".1"), env!("CARGO_PKG_VERSION"));
+        assert!(text.lines().any(|line| line.trim_end() == header), "{page}: {header}");
+    }
+}
+
+/// A shell offered `demo-writer`, which writes until somebody kills it.
+#[test]
+fn completions_offer_the_commands_of_the_help_and_no_others() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = heddle(&["completions", shell]).ok().out;
+        commands().iter().for_each(|name| assert!(script.contains(name), "{shell}: {name}"));
+        for hidden in ["demo-writer", "coherence-worker"] {
+            assert!(!script.contains(hidden), "{shell}: {hidden}");
+        }
     }
 }
 
