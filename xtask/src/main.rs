@@ -91,7 +91,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "torn",
         usage: "[--processes] [--reads N] [--durability process|power]",
-        about: "no overlapping read is ever torn: 1e6 reads a shape and variant; --processes: mount and bypass too",
+        about: "no overlapping read is ever torn: 1e6 reads a shape and variant, 1e5 of the largest; --processes: mount and bypass",
         run: torn::chore,
     },
     Chore {
@@ -168,7 +168,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "fuzz",
-        usage: "[TARGET…] [--seconds N] [--seed N] [--replay FILE…]",
+        usage: "[TARGET…] [--seconds N] [--seed N] [--inputs N] [--replay FILE…]",
         about: "hostile images, texts and requests, guided by what they reach (a minute of processor time a target)",
         run: fuzz::chore,
     },

@@ -4,7 +4,7 @@
 //! |------|---------|----------------|
 //! | 0 | crc:32 of this line · kind:6 · flags:6 · lane:14 · slots:4 | torn or stale records: the checksum is seeded with image, inode, page use and slot |
 //! | 1, 2 | depend on the kind, see below | |
-//! | 3 | version:48 | which of two records of a page or name came later |
+//! | 3 | version, below 2^47 | which of two records of a page or name came later |
 //! | 4 | first slot of the transaction:6 · its slots:6 · of a name: change count of the directory:50 | half a transaction |
 //! | 5 | mtime in ns | |
 //! | 6 | change count; of a name: its first bytes | which of two sizes came later |
