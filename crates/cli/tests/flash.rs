@@ -134,6 +134,29 @@ fn an_image_of_our_own_is_mounted_as_either_system() {
         .failed(2, &["not an F2FS image", "heddle mkfs --variant f2fs"]);
 }
 
+/// Units of UTF-16: some characters are two.
+#[test]
+fn mkfs_refuses_a_label_that_an_image_has_no_room_for() {
+    let place = Place::new();
+    let image = place.text("own.img");
+    let mkfs =
+        |label: &str| heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", "--label", label, &image]);
+    let faces = "😀".repeat(255);
+    for (fits, beyond) in [
+        ("x".repeat(511), "x".repeat(512)),
+        (format!("{faces}x"), format!("{faces}xx")),
+        (faces.clone(), "😀".repeat(256)),
+    ] {
+        mkfs(&beyond).failed(2, &["--label", "512 UTF-16 units", "511"]);
+        assert!(!Path::new(&image).exists(), "nothing is made");
+        mkfs(&fits).ok();
+        let said: serde_json::Value =
+            serde_json::from_str(&heddle(&["info", "--json", &image]).ok().out).unwrap();
+        assert_eq!(said["label"], fits.as_str());
+        fs::remove_file(&image).unwrap();
+    }
+}
+
 /// Files of which each write is durable when it returns.
 const SYNCED: [(&str, OFlags); 2] = [("dsync", OFlags::DSYNC), ("sync", OFlags::SYNC)];
 

@@ -19,7 +19,7 @@ fn info(place: &Place) -> serde_json::Value {
 fn eventually(what: &str, holds: impl Fn() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(20), "{what}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -147,6 +147,40 @@ fn a_signal_unmounts_cleanly_and_serves_open_files_to_the_end() {
 }
 
 #[test]
+fn each_signal_to_end_unmounts_and_a_second_ends_at_once() {
+    let Some(_alone) = alone() else { return };
+    for (variant, size) in [("heddle", "8M"), ("f2fs", "64M")] {
+        let place = Place::with_image_of(variant, size);
+        let (image, mnt) = (place.image(), place.mnt());
+        let device = |path: &Path| fs::metadata(path).map(|meta| meta.dev()).ok();
+        let is_mounted = || device(&place.path("mnt")) != device(&place.path(""));
+        let file = place.path("mnt/file");
+        for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+            let mut served = command(&["mount", "--foreground", &image, &mnt]).spawn().unwrap();
+            eventually("never mounted", is_mounted);
+            fs::write(&file, format!("{signal:?}")).unwrap();
+            kill_process(Pid::from_child(&served), signal).unwrap();
+            assert!(served.wait().unwrap().success() && !is_mounted(), "{variant}, {signal:?}");
+            let _mounted = Mounted::new(&place, &["-o", "ro,log=/dev/null"]);
+            assert_eq!(fs::read_to_string(&file).unwrap(), format!("{signal:?}"), "{variant}");
+        }
+        // With a file open the first one does not suffice.
+        let mut served = command(&["mount", "--foreground", &image, &mnt]).spawn().unwrap();
+        eventually("never mounted", is_mounted);
+        let open = File::create(&file).unwrap();
+        open.write_all_at(b"synced", 0).unwrap();
+        open.sync_all().unwrap();
+        for _ in 0..2 {
+            kill_process(Pid::from_child(&served), Signal::INT).unwrap();
+            eventually("still in the tree", || !is_mounted());
+        }
+        assert_eq!(served.wait().unwrap().code(), Some(1), "{variant}");
+        let _mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "synced", "{variant}");
+    }
+}
+
+#[test]
 fn mkfs_tells_what_it_made() {
     let place = Place::new();
     let said = heddle(&["mkfs", "--size", "8MiB", "--variant", "nova", "--json", &place.image()]).ok();
@@ -180,17 +214,16 @@ fn files_held_without_being_open_live_as_on_tmpfs() {
     };
     assert!(wanted.len() > 30 && wanted.iter().any(|line| line == "file read text"), "{wanted:#?}");
     build_preload();
-    let engines = [
-        ("heddle", "16M", true),
-        ("heddle", "16M", false),
-        ("nova-tree", "16M", false),
-        ("f2fs", "64M", false),
-    ];
-    for (variant, size, bypass) in engines {
+    let nvm = ["heddle", "nova", "nova-interval", "nova-array", "nova-tree"].map(|variant| (variant, false));
+    let flash = ["f2fs", "f2fs-rl", "f2fs-nl", "f2fs-integrated"].map(|variant| (variant, false));
+    for (variant, bypass) in [("heddle", true)].into_iter().chain(nvm).chain(flash) {
+        let size = if variant.starts_with("f2fs") { "64M" } else { "16M" };
         let place = Place::with_image_of(variant, size);
-        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        let has_log = matches!(variant, "f2fs-nl" | "f2fs-integrated");
+        let log = if has_log { format!(",nvm={},nvm-size=2M", place.text("nvm")) } else { String::new() };
+        let mounted = Mounted::new(&place, &["-o", &format!("log=/dev/null,variant={variant}{log}")]);
         let python = if bypass { command(&["run", "--", "python3"]) } else { Command::new("python3") };
-        let found = nameless(python, &mounted.path(""), 8);
+        let found = nameless(python, &mounted.path(""), if variant == "heddle" { 8 } else { 2 });
         let unlike: Vec<_> = wanted.iter().zip(&found).filter(|(wanted, found)| wanted != found).collect();
         assert!(unlike.is_empty() && wanted.len() == found.len(), "{variant}: wanted, found: {unlike:#?}");
     }

@@ -5,9 +5,12 @@ mod common;
 use common::{Mounted, Place, alone, build_preload, command, heddle};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Puts mount(8)'s helpers where it looks for them, for this thread alone: those that the page tells users to put there, and beside them
 /// what the package of FUSE brings.
@@ -124,6 +127,32 @@ fn remount_makes_a_mount_read_only_and_writable_again() {
     let _read_only = Mounted::new(&place, &["-o", &format!("ro,log={}", place.text("log"))]);
     refused("rw", "opened only for reading");
     assert_eq!(fs::read(&file).unwrap(), b"again");
+}
+
+/// sd_notify(3): a unit of `Type=notify` is up from then on.
+#[test]
+fn a_service_manager_is_told_when_the_mount_is_there() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let name = format!("heddle-test-{}", std::process::id());
+    let named = SocketAddr::from_abstract_name(&name).unwrap();
+    let at_path = UnixDatagram::bind(place.path("notify")).unwrap();
+    for (manager, told) in
+        [(at_path, place.text("notify")), (UnixDatagram::bind_addr(&named).unwrap(), format!("@{name}"))]
+    {
+        manager.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+        let mut mount = command(&["mount", "--foreground", &place.image(), &place.mnt()]);
+        let mut served = mount.env("NOTIFY_SOCKET", &told).stderr(Stdio::null()).spawn().unwrap();
+        let mut said = [0; 64];
+        let len = manager.recv(&mut said).unwrap();
+        assert_eq!(&said[..len], b"READY=1", "{told}");
+        // What waits for the unit finds it.
+        let device = |path: &Path| fs::metadata(path).unwrap().dev();
+        assert_ne!(device(Path::new(&place.mnt())), device(&place.path("")), "{told}");
+        fs::write(place.path("mnt/file"), &told).unwrap();
+        heddle(&["umount", &place.mnt()]).ok();
+        assert!(served.wait().unwrap().success());
+    }
 }
 
 #[test]

@@ -158,6 +158,11 @@ fn readers_see_a_shift_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_copy_is_one_read_and_one_write() {
+    each_system(|fs| crowd::copies_are_one_read_and_one_write(fs));
+}
+
+#[test]
 fn a_tmpfile_ends_with_its_handle_or_is_linked_once() {
     each_system(|fs| crowd::nameless_files_end_or_are_named_once(fs));
 }

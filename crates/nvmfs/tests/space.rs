@@ -268,7 +268,6 @@ fn an_image_full_of_directories_and_names_can_be_emptied() {
     });
 }
 
-/// 100 times the region's size, in one file, page by page and in larger pieces: the log is cleaned as fast as it grows.
 #[test]
 fn df_and_fsck_count_the_same_free_blocks_behind_each_removal() {
     each_variant(|variant| {
@@ -290,6 +289,7 @@ fn df_and_fsck_count_the_same_free_blocks_behind_each_removal() {
     });
 }
 
+/// 100 times the region's size, in one file, page by page and in larger pieces: the log is cleaned as fast as it grows.
 #[test]
 fn overwriting_one_file_for_ever_does_not_fill_the_image() {
     each_variant(|variant| {

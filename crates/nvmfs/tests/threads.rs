@@ -5,7 +5,8 @@ mod common;
 use common::{Disk, Short, each_variant, fresh, root};
 use heddle_nvmfs::{NvmFs, Variant};
 use heddle_vfs::testkit::crowd::{
-    THREADS, one_wins_each_name, records_are_there, together, write_records, writes_are_seen,
+    THREADS, copies_are_one_read_and_one_write, one_wins_each_name, records_are_there, together,
+    write_records, writes_are_seen,
 };
 use heddle_vfs::testkit::{FsFile, Tree, appenders};
 use heddle_vfs::{Cookie, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SetAttr, Time};
@@ -194,6 +195,11 @@ fn punching_against_writers_shows_each_page_written_or_empty() {
 #[test]
 fn a_write_that_returned_is_seen_by_every_later_read() {
     each_variant(|variant| writes_are_seen(&fresh(variant, 64 * MIB).fs()));
+}
+
+#[test]
+fn a_copy_is_one_read_and_one_write() {
+    each_variant(|variant| copies_are_one_read_and_one_write(&fresh(variant, 64 * MIB).fs()));
 }
 
 #[test]

@@ -1,14 +1,17 @@
 //! Damaged images through a mount: what is damaged costs no more than itself.
 
 use crate::common::{Mounted, Place, Said, alone, command, heddle};
-use heddle_f2fs::format::{Dentry, DentryBlock, InodeBlock};
-use std::collections::BTreeSet;
+use heddle_f2fs::checksum::{inode_seed, of_inode};
+use heddle_f2fs::format::{
+    Dentry, DentryBlock, INODE_CHECKSUM_OFFSET_BYTES, InodeBlock, SUPERBLOCK_OFFSET_BYTES, Superblock,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 const BLOCK_BYTES: usize = 4096;
 
@@ -191,4 +194,78 @@ fn a_name_with_a_wrong_hash_is_found_again_after_fsck() {
     names.iter().for_each(|name| {
         assert_eq!(fs::read_to_string(mounted.path("dir").join(name)).unwrap(), *name);
     });
+}
+
+/// Each inode of this name gets another one.
+fn rename_inodes(bytes: &mut [u8], name: &str, new: &str) {
+    let superblock = Superblock::ref_from_prefix(&bytes[SUPERBLOCK_OFFSET_BYTES..]).unwrap().0;
+    let (seed, mut renamed) = (inode_seed(&superblock.uuid), 0);
+    for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
+        let inode = InodeBlock::mut_from_bytes(block).unwrap();
+        let is_inode = inode.footer.nid == inode.footer.ino && inode.footer.nid.get() > 3;
+        let own = &inode.name[..(inode.name_bytes.get() as usize).min(inode.name.len())];
+        if is_inode && own == name.as_bytes() {
+            inode.name[..new.len()].copy_from_slice(new.as_bytes());
+            inode.name_bytes.set(new.len() as u32);
+            let crc = of_inode(seed, inode);
+            inode.as_mut_bytes()[INODE_CHECKSUM_OFFSET_BYTES..][..4].copy_from_slice(&crc.to_le_bytes());
+            renamed += 1;
+        }
+    }
+    assert!(renamed > 0, "no inode is called {name}");
+}
+
+/// All files below a directory, with what is in them.
+fn files_below(dir: &Path) -> BTreeMap<PathBuf, String> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut files = BTreeMap::new();
+    for path in entries {
+        match path.is_dir() {
+            true => files.append(&mut files_below(&path)),
+            false => _ = files.insert(path.clone(), fs::read_to_string(&path).unwrap()),
+        }
+    }
+    files
+}
+
+/// fsck.f2fs saves a lost file under the name that its inode has: as root it wrote over files of the system.
+#[test]
+fn lost_files_with_paths_for_names_stay_below_their_directory() {
+    let Some(_alone) = alone() else { return };
+    if Command::new("fsck.f2fs").arg("-V").output().is_err() {
+        eprintln!("SKIPPED, NOT TESTED: there is no fsck.f2fs");
+        return;
+    }
+    let place = Place::with_image_of("f2fs", "64M");
+    let names: BTreeSet<String> = (0..30).map(|n| format!("n{n:03}")).collect();
+    damage_n007(&place, &names, |entry| entry.kind = 8);
+    // No name of 255 bytes climbs higher than the last one.
+    let climbs = [1, 2, 3, 4, 5, 40, 82];
+    place.edit(|bytes| {
+        for (n, climbs) in climbs.into_iter().enumerate() {
+            rename_inodes(bytes, &format!("n{n:03}"), &format!("{}victim", "../".repeat(climbs)));
+        }
+        for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
+            let block = DentryBlock::mut_from_bytes(block).unwrap();
+            let lost = (0..climbs.len()).map(|n| format!("n{n:03}\0\0\0\0"));
+            let lost = lost.filter_map(|name| block.names.iter().position(|slot| slot == name.as_bytes()));
+            let slots: Vec<usize> = lost.collect();
+            if slots.len() == climbs.len() {
+                slots.into_iter().for_each(|slot| block.entries[slot].kind = 8);
+            }
+        }
+    });
+    let (image, victims) = (place.image(), [place.path("victim"), place.path("mnt/victim")]);
+    victims.iter().for_each(|victim| fs::write(victim, "precious").unwrap());
+    let said = heddle(&["fsck", "-y", &image]);
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    victims.iter().for_each(|victim| assert_eq!(fs::read_to_string(victim).unwrap(), "precious"));
+    let kept = files_below(Path::new(&format!("{image}.lost")));
+    let wanted: Vec<String> = (0..=7).map(|n| format!("n{n:03}")).collect();
+    let mut found: Vec<String> = kept.values().cloned().collect();
+    found.sort();
+    assert_eq!(found, wanted, "{kept:?}");
+    let mut beside: Vec<_> = fs::read_dir(place.path("")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    beside.sort();
+    assert_eq!(beside, ["image", "image.lost", "log", "mnt", "victim"]);
 }

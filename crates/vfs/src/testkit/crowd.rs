@@ -24,14 +24,17 @@ pub fn together(work: impl Fn(u64) + Sync) {
     });
 }
 
+/// Raised when it is dropped: after a panic, too.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Runs `disturb` in a thread of its own until `work` has returned.
 pub fn beside(disturb: impl Fn(u64) + Sync, work: impl FnOnce()) {
-    struct Stop<'a>(&'a AtomicBool);
-    impl Drop for Stop<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, SeqCst);
-        }
-    }
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| (0..).take_while(|_| !stop.load(SeqCst)).for_each(&disturb));
@@ -178,6 +181,42 @@ pub fn shifts_are_read_whole(fs: &dyn FileSystem) {
     });
     assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
     fs.release(file);
+}
+
+/// A file is overwritten whole by one thread and copied by another; whatever is copied is one content of it, and is seen whole.
+///
+/// # Panics
+/// If a copy has parts of two contents, or a read parts of two copies; if a call copies more than a mebibyte.
+pub fn copies_are_one_read_and_one_write(fs: &dyn FileSystem) {
+    const LEN: usize = 20 * PAGE + 100;
+    const MOST: usize = 1 << 20;
+    let [source, target] = ["source", "target"].map(|text| fs.new_file(Ino::ROOT, text));
+    let content = |round: u64| vec![(round % 250) as u8 + 1; LEN];
+    fs.write(&source, 0, &content(0)).unwrap();
+    let copy = || fs.copy_range(&source, 0, &target, 0, LEN as u64).unwrap();
+    assert_eq!(copy(), LEN as u64);
+    let done = AtomicBool::new(false);
+    together(|me| match me {
+        0 => (0..400).for_each(|_| assert_eq!(copy(), LEN as u64)),
+        1 => (0..).take_while(|_| !done.load(SeqCst)).for_each(|round| {
+            fs.write(&source, 0, &content(round)).unwrap();
+        }),
+        _ => {
+            let _stops_also_after_a_panic = Stop(&done);
+            (0..400).for_each(|_| {
+                let bytes = fs.read_vec(&target, 0, 2 * LEN);
+                assert!(bytes.len() == LEN && bytes.iter().all(|byte| *byte == bytes[0]), "parts of two");
+            });
+        }
+    });
+    let long: Vec<u8> = (0..MOST + 5000).map(|at| (at % 251) as u8).collect();
+    fs.write(&source, 0, &long).unwrap();
+    for (from, copied) in [(0, MOST), (MOST, 5000), (MOST + 5000, 0)] {
+        assert_eq!(fs.copy_range(&source, from as u64, &target, from as u64, 1 << 30), Ok(copied as u64));
+    }
+    assert!(fs.read_vec(&target, 0, 2 * MOST) == long);
+    fs.release(source);
+    fs.release(target);
 }
 
 /// A new file without a name.

@@ -35,6 +35,11 @@ pub fn holes_are_found_behind_every_kind_of_range_call(mounts: &dyn Mounts) {
         assert_eq!(map(), "....##....", "what was allocated and never written is a hole");
         assert_eq!(fs.seek(&file, SeekTarget::Data, 1 << 40), Err(Error::NoSuchOffset));
         fs.release(file);
+        let dir = fs.open(&root(), Ino::ROOT, OpenFlags::READ).unwrap();
+        for target in [SeekTarget::Data, SeekTarget::Hole] {
+            assert_eq!(fs.seek(&dir, target, 0), Err(Error::IsDirectory), "a directory has neither");
+        }
+        fs.release(dir);
     });
 }
 
