@@ -47,6 +47,7 @@ mod caller;
 mod connect;
 mod convert;
 mod error;
+mod guard;
 mod handles;
 mod mounts;
 mod options;

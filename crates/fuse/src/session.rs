@@ -11,15 +11,13 @@ use std::time::{Duration, Instant};
 
 use fuser::Session;
 use heddle_vfs::FileSystem;
-use rustix::fs::{Mode, OFlags, openat};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsmount, fsopen,
-};
+use rustix::mount::UnmountFlags;
 
 use crate::Error;
 use crate::adapter::Adapter;
 use crate::connect::connect;
 use crate::error::shown;
+use crate::guard;
 use crate::handles::Handles;
 use crate::mounts;
 use crate::options::{MountOptions, ShownOwner};
@@ -102,6 +100,7 @@ impl MountPoint {
         drop(spare);
         let (tell, events) = mpsc::channel();
         let mount = mounts::mount_at(&dir);
+        let _first = mount.as_ref().map(|mount| shared.connection.set(mount.device.1));
         let unmounter =
             Unmounter { dir: dir.clone(), mount, events: tell.clone(), shared: Arc::clone(&shared) };
         let config = options.config();
@@ -377,18 +376,7 @@ impl Unmounter {
     /// Ends the connection to the kernel: running calls finish, later ones fail with ENOTCONN.
     fn abort(&self) -> io::Result<()> {
         let Some(mount) = &self.mount else { return Err(io::ErrorKind::NotFound.into()) };
-        let name = format!("{}/abort", mount.device.1);
-        let usual = Path::new("/sys/fs/fuse/connections").join(&name);
-        let file = File::options().write(true).open(usual).or_else(|_| {
-            // It is not mounted everywhere: a container has its own /sys.
-            let control = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
-            fsconfig_create(&control)?;
-            let control = fsmount(&control, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-            Ok::<File, io::Error>(
-                openat(control, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?.into(),
-            )
-        });
-        io::Write::write_all(&mut file?, b"1")
+        guard::end(mount.device.1)
     }
 }
 

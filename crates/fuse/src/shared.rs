@@ -12,10 +12,14 @@ use std::sync::atomic::{
 use fuser::{INodeNo, Notifier};
 use heddle_vfs::{Error, Ino, Result};
 
+use crate::guard::Guard;
+
 /// The shared state (see the module).
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) notifier: OnceLock<Notifier>,
+    /// The kernel's number of the connection.
+    pub(crate) connection: OnceLock<u32>,
     shut_down: AtomicBool,
     broken: AtomicBool,
     /// Nothing serves the mount any more.
@@ -48,6 +52,11 @@ impl Shared {
         self.shut_down.store(true, SeqCst);
     }
 
+    /// For a thread that waits for the kernel. Returns `None` if there can be no guard.
+    pub(crate) fn guard(&self) -> Option<Guard> {
+        Guard::start(*self.connection.get()?)
+    }
+
     /// Makes the kernel forget its attributes of this inode, also those on their way to it.
     pub(crate) fn drop_attributes(&self, ino: Ino) {
         if let Some(notifier) = self.notifier.get() {
@@ -57,7 +66,8 @@ impl Shared {
     }
 
     /// Makes the kernel write back and drop its pages in `len_bytes` bytes of this inode, or in all behind
-    /// `offset` if that is 0. Waits for threads that serve. Returns false if it failed.
+    /// `offset` if that is 0. Waits for threads that serve, and no signal ends that wait: the caller has a
+    /// [`Guard`]. Returns false if it failed.
     pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, len_bytes: u64) -> bool {
         let Some(notifier) = self.notifier.get() else { return true };
         // An inode that the kernel does not know has no pages, and is no error.

@@ -5,7 +5,7 @@
 //! call: the child may hang, and this process goes on.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -42,14 +42,19 @@ pub fn ask_with_timeout(limit: Duration, ask: impl FnOnce() -> Vec<u8>) -> io::R
 }
 
 fn answer(mut tell: PipeWriter, ask: impl FnOnce() -> Vec<u8>) {
-    let mine = tell.as_raw_fd() as u32;
-    let others = [mine.checked_sub(1).map(|last| (0, last)), Some((mine + 1, u32::MAX))];
-    for (first, last) in others.into_iter().flatten() {
-        // SAFETY: no memory is involved. A child that hangs must keep no pipe and no lock of the caller.
-        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-    }
+    close_all_but(tell.as_raw_fd());
     // The parent knows by the exit code whether the answer is complete.
     tell.write_all(&ask()).expect("who asked has gone");
+}
+
+/// In a child that may hang: it must keep no pipe and no lock of its parent.
+pub(crate) fn close_all_but(mine: RawFd) {
+    let mine = mine as u32;
+    let others = [mine.checked_sub(1).map(|last| (0, last)), Some((mine + 1, u32::MAX))];
+    for (first, last) in others.into_iter().flatten() {
+        // SAFETY: no memory is involved.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    }
 }
 
 /// Reads until the other end is closed.

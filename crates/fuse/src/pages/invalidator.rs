@@ -2,8 +2,8 @@
 //! file when its last mapped descriptor closes.
 //!
 //! It starts with the first job. The kernel writes dirty pages back before it drops them, and waits for that,
-//! so no thread that serves may ask for it. If the thread cannot be started, or the kernel refuses, more is
-//! remembered for longer.
+//! so no thread that serves may ask for it. A guard ends that wait when the process is killed. If the thread
+//! cannot be started, or the kernel refuses, more is remembered for longer.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -72,6 +72,7 @@ impl Invalidator {
 }
 
 fn run(known: &Known, jobs: &Receiver<Job>) {
+    let _guard = known.shared.guard();
     let mut tidied = Instant::now();
     let mut some_stay = false;
     loop {
