@@ -44,7 +44,7 @@ fn a_log_of_the_wrong_size_names_a_way_out_that_works() {
         fold.failed(1, &[way]);
         assert!(before == [&image, &nvm].map(|path| fs::read(path).unwrap()), "{bytes} bytes");
         // A mount that is refused leaves the size, too.
-        mount(&place, &nvm, &image, "force-nvm").failed(1, &["-o discard-nvm"]);
+        mount(&place, &nvm, &image, "force-nvm").failed(1, &["-o force-nvm,discard-nvm"]);
         assert_eq!(fs::metadata(&nvm).unwrap().len(), bytes);
         mount(&place, &nvm, &image, "force-nvm,discard-nvm").ok();
         assert!(!place.path("mnt/file").exists());
@@ -57,6 +57,60 @@ fn a_log_of_the_wrong_size_names_a_way_out_that_works() {
     heddle(&["fold", "--nvm", &nvm, &image]).failed(2, &["no such file", "heddle mount -o discard-nvm"]);
     heddle(&["mount", "-o", "discard-nvm,log=/dev/null", &image, &place.mnt()]).ok();
     unmount(&place);
+}
+
+/// The options that a message names, as it has them.
+fn options_in(message: &str) -> &str {
+    let (_, behind) = message.rsplit_once("-o ").unwrap_or_else(|| panic!("it names no option: {message}"));
+    behind.split(|c: char| !c.is_ascii_lowercase() && !"-,".contains(c)).next().unwrap()
+}
+
+/// Two messages named two options by turns, and neither of them worked alone.
+#[test]
+fn what_a_message_about_a_node_log_advises_works_at_once() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::new();
+    let [image, own, other, nvm] = ["flash.img", "own", "other.img", "nvm"].map(|name| place.text(name));
+    let noise = || fs::write(&nvm, vec![0x5a; 1 << 20]).unwrap();
+    let cut = || {
+        fs::copy(&own, &nvm).unwrap();
+        File::options().write(true).open(&nvm).unwrap().set_len(LOG_BYTES / 2).unwrap();
+    };
+    let blank = || fs::write(&nvm, vec![0; 1 << 20]).unwrap();
+    let missing = || _ = fs::remove_file(&nvm);
+    let of_another = || killed(&other, &nvm);
+    let unmounted = || {
+        heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", "--force", &other]).ok();
+        missing();
+        mount(&place, &nvm, &other, "rw").ok();
+        unmount(&place);
+    };
+    let wrong: [&dyn Fn(); 6] = [&noise, &cut, &blank, &missing, &of_another, &unmounted];
+    for (n, make) in wrong.into_iter().enumerate() {
+        for options in ["rw", "force-nvm", "discard-nvm", "fold"] {
+            killed(&image, &own);
+            make();
+            let said = match options {
+                "fold" => heddle(&["fold", "--nvm", &nvm, &image]),
+                _ => mount(&place, &nvm, &image, options),
+            };
+            if said.code == 0 {
+                // A place without anything becomes a log, and so does that of an image that needs it no more.
+                assert!(options == "discard-nvm" && [2, 3, 5].contains(&n), "case {n}, {options}");
+                unmount(&place);
+                continue;
+            }
+            let way = options_in(&said.err);
+            let followed = match said.err.contains("without --nvm") {
+                true => heddle(&["mount", "-o", &format!("log=/dev/null,{way}"), &image, &place.mnt()]),
+                false => mount(&place, &nvm, &image, way),
+            };
+            assert_eq!(followed.code, 0, "case {n}, {options}: {} Followed: {}", said.err, followed.err);
+            unmount(&place);
+        }
+    }
 }
 
 #[test]

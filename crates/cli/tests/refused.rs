@@ -167,7 +167,7 @@ fn a_refused_mount_leaves_the_device_of_the_log_as_it_was() {
         heddle(&["mount", "--variant", "f2fs-nl", "--nvm", nvm, "-o", &options, image, &place.mnt()])
     };
     let unchanged = |what: &str| assert!(fs::read(&device.0).unwrap() == before, "{what}");
-    mount("force-nvm", &device.0, &other).failed(1, &["another log", "-o discard-nvm"]);
+    mount("force-nvm", &device.0, &other).failed(1, &["another log", "-o force-nvm,discard-nvm"]);
     unchanged("the image needs its own log");
     mount("force-nvm,durability=process", &device.0, &third).failed(1, &["durability"]);
     unchanged("its stores are not durable so");

@@ -135,7 +135,8 @@ pub fn present_node_log(path: &Path, remedy: &str) -> Result<Target> {
 }
 
 /// Takes the place of a node log, an existing one or a new one over zeros. With force the log is made new.
-pub fn node_log_target(path: &Path, force: Force) -> Result<Target> {
+/// `needs_log`: the image needs the log that it has, and takes another one only if that one is given up.
+pub fn node_log_target(path: &Path, force: Force, needs_log: bool) -> Result<Target> {
     let locked_file = LockedFile::new(path).map_err(|error| crate::open_error::explain(path, error))?;
     let content = if locked_file.is_new() { Content::Blank } else { locked_file.content()? };
     let target = Target { locked_file, content, forced: force == Force::Yes };
@@ -149,15 +150,19 @@ pub fn node_log_target(path: &Path, force: Force) -> Result<Target> {
         }
     };
     let shown = path.display();
+    let (also, way) = match needs_log {
+        true => (", and the fsyncs that only the log of the image has,", "with -o force-nvm,discard-nvm"),
+        false => ("", "with -o force-nvm"),
+    };
     if force == Force::No
         && target.is_empty_file()
         && let Some(why) = others_may_write(&target.locked_file, path)
     {
-        bail!("{why}. Name another file or device for the node log, or take this one with -o force-nvm");
+        bail!("{why}. Name another file or device for the node log, or take this one {way}");
     }
     match force {
         Force::No if !is_free && !target.is_node_log() => bail!(
-            "{shown} holds {}, and no node log. Name another file or device, or give up what it holds with -o force-nvm",
+            "{shown} holds {}, and no node log. Name another file or device, or give up what it holds{also} {way}",
             if target.content == Content::Blank { &Content::Unknown } else { &target.content }
         ),
         Force::Yes if !is_free => {

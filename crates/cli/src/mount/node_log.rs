@@ -29,7 +29,8 @@ fn check_size(bytes: u64) -> Result<()> {
 pub fn open(image: &Path, variant: Variant, nvm: &Path, options: &Options) -> Result<F2fs> {
     options.nvm_bytes.map_or(Ok(()), check_size)?;
     let force = if options.force_nvm { Force::Yes } else { Force::No };
-    let mut target = node_log_target(nvm, force)?;
+    let needs_log = heddle_f2fs::needs_log(image).unwrap_or(false);
+    let mut target = node_log_target(nvm, force, needs_log)?;
     if target.has_bytes_of(image) {
         let (image, nvm) = (image.display(), nvm.display());
         return Err(usage(format!(
@@ -56,7 +57,7 @@ fn open_in(
     let (region, state) = region(nvm, target, options.nvm_bytes, options.durability)?;
     let log = LogRegion { region, state, discard: options.discard_nvm };
     let mut clear = || match state {
-        LogState::Free => target.clear().map_err(|error| format!("{error:#}")),
+        LogState::Free | LogState::GivenUp => target.clear().map_err(|error| format!("{error:#}")),
         LogState::Made => Ok(()),
     };
     let fs = F2fs::open_with_log_in(image, variant, log, &mut clear)?;
@@ -65,8 +66,7 @@ fn open_in(
 }
 
 /// The remedy if there is no node log.
-const GIVE_UP: &str =
-    "If it is lost, the image goes on from its last checkpoint with: heddle mount -o discard-nvm";
+const GIVE_UP: &str = "If it is lost, the image goes on from its last checkpoint, without --nvm, with: heddle mount -o discard-nvm";
 
 /// Opens the node log that a mount has left.
 pub fn left(nvm: &Path) -> Result<LogRegion> {
@@ -136,5 +136,10 @@ fn region(
     })?;
     let (shown, size) = (nvm.display(), Size(region.len_bytes()));
     talk(&format!("{shown}: node log, {size}, durable by {}", crate::mkfs::durable_by(&region)));
-    Ok((region, if is_log { LogState::Made } else { LogState::Free }))
+    let state = match (is_log, target.is_forced()) {
+        (true, _) => LogState::Made,
+        (_, true) => LogState::GivenUp,
+        _ => LogState::Free,
+    };
+    Ok((region, state))
 }

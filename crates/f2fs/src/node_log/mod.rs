@@ -72,8 +72,14 @@ pub(crate) enum Refused {
 
 const ANOTHER: &str = "the image was last mounted with another log, and not unmounted: give that log. If the image is a copy from before \
                        that, put back the newest one. To lose the fsyncs that only the log has: heddle mount -o discard-nvm";
+/// The same, where the content of the place of the log is given up too.
+const ANOTHER_FORCED: &str = "the image was last mounted with another log, and not unmounted: give that log. To lose the fsyncs that only \
+                              that log has, and the content here: heddle mount -o force-nvm,discard-nvm";
 const OF_ANOTHER: &str = "it was made later, or the log is another image's: the fsyncs of that image are only in the log. Put that image \
                           back, or mount it with the log first. To lose the fsyncs in the log: heddle mount -o force-nvm";
+/// The same of an image that needs its own log.
+const BOTH_NEED: &str = "the log is another image's, and has fsyncs of that image; the fsyncs that only this image's log has are not in \
+                         it. Give that log. To lose the fsyncs in both logs: heddle mount -o force-nvm,discard-nvm";
 const OLDER: &str = "it is a copy from before: the later changes are in the image that was used with the log since. Put that one back. \
                      To go on from this copy: heddle mount -o discard-nvm";
 
@@ -98,6 +104,8 @@ pub enum LogState {
     Made,
     /// Nothing of value: a log is made in it.
     Free,
+    /// What its owner gives up: a log is made over it.
+    GivenUp,
 }
 
 /// The node log of an image.
@@ -137,7 +145,7 @@ impl NodeLog {
         if region.len_bytes() < LOG_BYTES_MIN {
             let has = format!("it has {} bytes, and a node log at least {LOG_BYTES_MIN}", region.len_bytes());
             return log_refused(&match state {
-                LogState::Free => format!("{has}: make it larger"),
+                LogState::Free | LogState::GivenUp => format!("{has}: make it larger"),
                 LogState::Made => {
                     format!("{has}: it was cut short, and what only it had is lost. {MAKE_ANOTHER}")
                 }
@@ -145,7 +153,7 @@ impl NodeLog {
         }
         let heads = match state {
             LogState::Made => Some(Heads::read(&region).map_err(Refused::Log)?),
-            LogState::Free => None,
+            LogState::Free | LogState::GivenUp => None,
         };
         // If the image is marked, this must be the log it is marked for.
         let is_of = |heads: &Heads, mark| heads.is_of(uuid, image, mark);
@@ -153,7 +161,7 @@ impl NodeLog {
         let is_right = mark.is_none() || discard || breaks(Breach::AnyLogTaken) || is_paired;
         let Some(mut heads) = heads else {
             if !is_right {
-                return log_refused(ANOTHER);
+                return log_refused(if state == LogState::GivenUp { ANOTHER_FORCED } else { ANOTHER });
             }
             // The generation differs, almost certainly, from that of any old bytes in the region.
             let heads = Heads::new(&region, uuid, image, now().nanos() ^ now().secs() as u32);
@@ -174,14 +182,15 @@ impl NodeLog {
             return Ok((NodeLog::new(region, heads), Found::default()));
         }
         let log = NodeLog::new(region, heads);
+        let of_another = if mark.is_some() { BOTH_NEED } else { OF_ANOTHER };
         let found = match log.scan() {
-            Err(_) if owner != uuid => return image_refused(OF_ANOTHER),
+            Err(_) if owner != uuid => return image_refused(of_another),
             found => found.map_err(Refused::Log)?,
         };
         match validity {
             _ if found.is_empty() && is_right => log.lock_heads().begin_anew(&log.region, uuid, image),
             _ if is_paired || breaks(Breach::AnyLogTaken) => return Ok((log, found)),
-            _ if owner != uuid => return image_refused(OF_ANOTHER),
+            _ if owner != uuid => return image_refused(of_another),
             // Of two logs of an image the other one is newer, or the image is a copy.
             _ if mark.is_some_and(|mark| mark != pairing) => return log_refused(ANOTHER),
             _ => {
