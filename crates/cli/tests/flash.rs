@@ -3,6 +3,8 @@
 mod common;
 #[path = "flash/damaged.rs"]
 mod damaged;
+#[path = "flash/lost.rs"]
+mod lost;
 
 use common::{Mounted, Place, alone, command, heddle, own_namespace};
 use rustix::fs::OFlags;

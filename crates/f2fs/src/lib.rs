@@ -76,6 +76,7 @@ pub use node_log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LogState};
 pub use superblock::Geometry;
 pub use variant::Variant;
 pub use volume::info::Info;
+pub use volume::lost::{Lost, LostContent, LostInode, LostKind};
 pub use volume::mkfs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, LABEL_UNITS_MAX, make_image, make_image_in};
 pub use volume::repair::{Alone, needs_log};
 pub use volume::survey::{Survey, Surveyed};

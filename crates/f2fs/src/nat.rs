@@ -106,6 +106,26 @@ impl Nat {
         Ok(state.known(nid).unwrap_or(entry))
     }
 
+    /// All numbers that a node has, in ascending order.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn used(&self, device: &Device) -> Result<Vec<(Nid, NatEntry)>> {
+        let state = self.state();
+        let mut used = Vec::new();
+        for block in 0..self.nids / NAT_ENTRIES as u32 {
+            let bytes = device.block(self.place(&state, block, false))?;
+            for (n, stored) in table(&bytes[..])?.entries.iter().enumerate() {
+                let nid = Nid(block * NAT_ENTRIES as u32 + n as u32);
+                let entry = state.changes.get(&nid).unwrap_or(stored);
+                if entry.addr.get() != 0 {
+                    used.push((nid, *entry));
+                }
+            }
+        }
+        Ok(used)
+    }
+
     fn entry(&self, state: &State, device: &Device, nid: Nid) -> Result<NatEntry> {
         if let Some(known) = state.known(nid) {
             return Ok(known);

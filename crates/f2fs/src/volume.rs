@@ -1,6 +1,7 @@
 //! Opening an image: superblock, checkpoint, node table, and recovery of fsynced nodes.
 
 pub(crate) mod info;
+pub(crate) mod lost;
 pub(crate) mod mkfs;
 pub(crate) mod repair;
 pub(crate) mod survey;
@@ -104,7 +105,7 @@ impl F2fs {
     }
 
     /// The same. `make_room` is called once, when the image is open and recovered, before the first byte of a
-    /// region in state [`LogState::Free`] is changed. The region is unchanged if the image is refused, or
+    /// region in state [`LogState::Free`], or of one that is given up, is changed. The region is unchanged if the image is refused, or
     /// `make_room` fails.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 //! repairs nothing.
 
 mod lost_files;
+mod save;
 
 use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED};
 use anyhow::{Context, Result, bail};
@@ -43,6 +44,9 @@ struct Report {
     /// The directory of files that lost their names.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_files: Option<PathBuf>,
+    /// How many of them were saved before the repair, directories and links among them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_files_saved: Option<usize>,
 }
 
 /// The checker's name, scope and findings.
@@ -57,6 +61,8 @@ struct Found {
     gave_up_log: bool,
     /// The directory of files that a repair took out of the image.
     lost_files: Option<PathBuf>,
+    /// How many of them were saved before.
+    saved: usize,
 }
 
 /// Checks the image, and repairs it if requested and possible. Returns the exit code.
@@ -109,6 +115,7 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
     };
     if args.json {
         let Found { by, checked, issues, hindered: not_repaired, gave_up_log: node_log_given_up, .. } = found;
+        let lost_files_saved = found.lost_files.is_some().then_some(found.saved);
         let lost_files = found.lost_files;
         let (image, variant) = (image.to_string(), "f2fs");
         let report = Report {
@@ -123,6 +130,7 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
             not_repaired,
             node_log_given_up,
             lost_files,
+            lost_files_saved,
         };
         return output::json(&Sink::Stdout, &report);
     }
@@ -146,7 +154,13 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
         way
     };
     let way = match &found.lost_files {
-        Some(dir) => format!("{way}; files that lost their names are in {}", dir.display()),
+        Some(dir) if found.saved > 0 => {
+            format!("{way}; files that lost their names are in {}: {} of them", dir.display(), found.saved)
+        }
+        Some(dir) => format!(
+            "{way}; files that lost their names are in {}, as {CHECKER} saves them: one of each name",
+            dir.display()
+        ),
         None => way,
     };
     output::data(&format!("{shown}{more}{image}: {way}. Checked by {}: {}", found.by, found.checked))
@@ -156,7 +170,7 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
 /// is discarded before a repair.
 fn by_checker(args: &Args, is_logged: bool) -> Result<Option<Found>> {
     let (image, repair) = (args.image.as_path(), args.repair);
-    let Some((mut issues, ended)) = asked(image, &Ask::Look)? else { return Ok(None) };
+    let Some(Said { mut issues, unreachable, ended }) = asked(image, &Ask::Look)? else { return Ok(None) };
     let asks = || F2fs::open(image).is_ok_and(|fs| fs.info().needs_fsck);
     if asks() {
         issues.push(ASKS.to_owned());
@@ -172,50 +186,81 @@ fn by_checker(args: &Args, is_logged: bool) -> Result<Option<Found>> {
     let mut hindered = if is_asked { hindrance(image) } else { None };
     let mut keeps = None;
     if is_asked && hindered.is_none() {
-        match LostFiles::of(image) {
-            Ok(made) => keeps = Some(made),
-            Err(why) => hindered = Some(why),
-        }
-    }
-    if keeps.is_some() {
         // Released before the checker runs, which takes a device exclusively.
-        let alone = Alone::with(image)?;
-        if is_logged {
-            alone.give_up_log()?;
-            gave_up_log = true;
+        drop(Alone::with(image)?);
+        match lost_files(image, &unreachable, is_logged, !issues.is_empty())? {
+            Ok(made) => (keeps, gave_up_log) = (Some(made), is_logged),
+            Err(why) => hindered = Some(why),
         }
     }
     if hindered.is_some() && issues.is_empty() {
         issues.push("it needs its node log, which is not given up".to_owned());
     }
-    if let Some(lost) = keeps.as_ref().filter(|_| !issues.is_empty()) {
-        repaired = repair_while_it_helps(image, lost, &issues)?;
+    if let Some(lost) = keeps.as_mut().filter(|_| !issues.is_empty()) {
+        match repair_while_it_helps(image, lost, &issues)? {
+            Ok(all) => repaired = all,
+            Err(why) => issues.insert(0, why),
+        }
+        lost.let_go();
+        issues.extend(lost.take_holes());
         if repaired && asks() {
             Alone::with(image)?.note_checked()?;
         }
     }
+    let saved = keeps.as_ref().map_or(0, LostFiles::count);
     let lost_files = keeps.and_then(|lost| lost.left());
     let checked = "all that it knows of";
-    Ok(Some(Found { by: CHECKER, checked, issues, repaired, hindered, gave_up_log, lost_files }))
+    Ok(Some(Found { by: CHECKER, checked, issues, repaired, hindered, gave_up_log, lost_files, saved }))
 }
 
-/// Returns true if no issue is left. One repair may leave issues for the next: counts of objects that it has
-/// just removed, with which no mount accepts the image.
-fn repair_while_it_helps(image: &Path, lost: &LostFiles, issues: &[String]) -> Result<bool> {
+/// Makes the directory of lost files. If the image is to be repaired, saves the files there that the repair would
+/// remove. Then discards the node log, if there is one. Returns the reason if nothing is changed.
+fn lost_files(
+    image: &Path,
+    unreachable: &[u32],
+    is_logged: bool,
+    is_repair: bool,
+) -> Result<std::result::Result<LostFiles, String>> {
+    let save = |lost: &mut LostFiles| if is_repair { lost.save(image, unreachable) } else { Ok(()) };
+    let made = LostFiles::of(image).and_then(|mut lost| save(&mut lost).map(|()| lost));
+    let mut lost = match made {
+        Ok(lost) if is_logged => lost,
+        other => return Ok(other),
+    };
+    lost.let_go();
+    Alone::with(image)?.give_up_log()?;
+    // All is saved. This reads the image again, as it is now.
+    let _ = save(&mut lost);
+    Ok(Ok(lost))
+}
+
+/// Returns true if no issue is left, and the reason if it stopped because a file could not be saved. One repair may
+/// leave issues for the next: counts of objects that it has just removed, with which no mount accepts the image.
+fn repair_while_it_helps(
+    image: &Path,
+    lost: &mut LostFiles,
+    issues: &[String],
+) -> Result<std::result::Result<bool, String>> {
     let mut seen = issues.to_vec();
-    for _ in 0..REPAIRS_MAX {
-        let _said = asked(image, &Ask::Repair(lost))?;
-        // The exit code does not tell whether issues are left: it is 255 if the checker stops at a question.
-        let Some((left, ended)) = asked(image, &Ask::Look)? else { break };
-        if left.is_empty() && ended == 0 {
-            return Ok(true);
+    for n in 0..REPAIRS_MAX {
+        let Some(said) = asked(image, &Ask::Repair(lost))? else { break };
+        if let Err(why) = lost.save_late(&said.unreachable) {
+            return Ok(Err(why));
         }
-        if left == seen {
+        // The exit code does not tell whether issues are left: it is 255 if the checker stops at a question.
+        let Some(left) = asked(image, &Ask::Look)? else { break };
+        if left.issues.is_empty() && left.ended == 0 {
+            return Ok(Ok(true));
+        }
+        if left.issues == seen || n + 1 == REPAIRS_MAX {
             break;
         }
-        seen = left;
+        if let Err(why) = lost.save(image, &left.unreachable) {
+            return Ok(Err(why));
+        }
+        seen = left.issues;
     }
-    Ok(false)
+    Ok(Ok(false))
 }
 
 /// The reason why no program could repair the image.
@@ -234,13 +279,23 @@ enum Ask<'l> {
     Repair(&'l LostFiles),
 }
 
-/// Runs the checker. Returns its findings and its exit code.
-fn asked(image: &Path, ask: &Ask<'_>) -> Result<Option<(Vec<String>, i32)>> {
+/// The output of the checker.
+struct Said {
+    issues: Vec<String>,
+    /// Numbers of nodes that it does not reach. A repair removes them.
+    unreachable: Vec<u32>,
+    /// Its exit code.
+    ended: i32,
+}
+
+/// Runs the checker. Returns `None` if it is not installed.
+fn asked(image: &Path, ask: &Ask<'_>) -> Result<Option<Said>> {
     let path = std::env::var("PATH").unwrap_or_default();
     let (how, dir, answers) = match ask {
         Ask::Look => ("--dry-run", PathBuf::from("."), b"n\nn\nn\n"),
         // The checker asks whether to keep lost files.
-        Ask::Repair(lost) => ("-y", lost.dir(), b"y\ny\ny\n"),
+        Ask::Repair(lost) if lost.is_left_to_checker() => ("-y", lost.dir(), b"y\ny\ny\n"),
+        Ask::Repair(lost) => ("-y", lost.dir(), b"n\nn\nn\n"),
     };
     let started = Command::new(CHECKER)
         .arg(how)
@@ -265,7 +320,15 @@ fn asked(image: &Path, ask: &Ask<'_>) -> Result<Option<(Vec<String>, i32)>> {
     // name, by which no call finds it.
     let bad = |line: &&str| ["[Fail]", "[ASSERT]", "[FIX]"].iter().any(|sign| line.contains(sign));
     let issues = text.lines().filter(bad).map(|line| line.trim().to_owned()).collect();
-    Ok(Some((issues, said.status.code().unwrap_or(255))))
+    let unreachable = text.lines().filter_map(unreachable_node).collect();
+    Ok(Some(Said { issues, unreachable, ended: said.status.code().unwrap_or(255) }))
+}
+
+/// The number in a line as `NID[0x1c] is unreachable, blkaddr:0x5003`.
+fn unreachable_node(line: &str) -> Option<u32> {
+    let (_, behind) = line.split_once("NID[0x")?;
+    let (number, behind) = behind.split_once(']')?;
+    behind.starts_with(" is unreachable").then(|| u32::from_str_radix(number, 16).ok()).flatten()
 }
 
 /// Reads all that a mount reads, and all that names lead to.
@@ -278,6 +341,7 @@ fn by_ourselves(opened: std::result::Result<F2fs, OpenError>) -> Result<Found> {
         hindered: None,
         gave_up_log: false,
         lost_files: None,
+        saved: 0,
     };
     let fs = match opened {
         Ok(fs) => fs,

@@ -113,6 +113,19 @@ impl Checkpoint {
 
     /// Reads the valid checkpoint.
     pub(crate) fn read(device: &Device, geometry: &Geometry) -> Result<Checkpoint, OpenError> {
+        Checkpoint::read_if(device, geometry, |pack| pack.check_counts(geometry))
+    }
+
+    /// The same, whatever it counts: for a reader that believes no count.
+    pub(crate) fn read_uncounted(device: &Device, geometry: &Geometry) -> Result<Checkpoint, OpenError> {
+        Checkpoint::read_if(device, geometry, |_| Ok(()))
+    }
+
+    fn read_if(
+        device: &Device,
+        geometry: &Geometry,
+        check: impl FnOnce(&Pack) -> Result<(), String>,
+    ) -> Result<Checkpoint, OpenError> {
         let damaged = |what: String| OpenError::Damaged { image: device.path().into(), what };
         let starts = [geometry.checkpoint, geometry.checkpoint.plus(SEGMENT_BLOCKS)];
         let packs = starts.map(|start| pack(device, start));
@@ -130,7 +143,7 @@ impl Checkpoint {
                 )));
             }
         };
-        newest.read_on(device, geometry, step).map_err(damaged)
+        check(&newest).and_then(|()| newest.read_on(device, geometry, step)).map_err(damaged)
     }
 }
 
@@ -198,7 +211,6 @@ fn bitmaps_at(head: &CheckpointHead, payload: u32, [sit, nat]: [usize; 2]) -> Op
 impl Pack {
     fn read_on(self, device: &Device, geometry: &Geometry, step: u64) -> Result<Checkpoint, String> {
         let [sit_bitmap, nat_bitmap] = self.bitmaps(device, geometry)?;
-        self.check_counts(geometry)?;
         let nat_changes = self.nat_changes(device, geometry)?;
         let orphans = self.orphans(device, geometry)?;
         let Pack { start, head, crc, .. } = self;

@@ -1,12 +1,15 @@
-//! The directory in which fsck.f2fs puts files whose names it removes: `lost_found` in its working directory.
+//! The directory of the files that a repair removes from an image: `IMAGE.lost/lost_found`, one for each repair.
 //!
-//! Each repair gets a directory of its own, made before anything is changed: otherwise the content of lost
-//! files would be lost, too.
+//! Heddle saves the files before each repair (`save.rs`), and then tells fsck.f2fs not to save them. fsck.f2fs would save
+//! each under the name in its inode: of two files with one name it keeps one, and a file that finds no space it truncates
+//! without a message.
 //!
-//! fsck.f2fs saves a file under the name in its inode, without checking that name. A name of `../` would lead
-//! out of the directory, to any file that the caller may write. So it runs so many directories deep that no
-//! name is long enough to leave them.
+//! If heddle cannot read the image, fsck.f2fs saves the files, in `lost_found` of its working directory. It does not check
+//! names: a name of `../` would lead out of the directory, to any file that the caller may write. So it runs so many
+//! directories deep that no name is long enough to leave them.
 
+use super::save::{LOST_FOUND, Saver};
+use heddle_f2fs::{Lost, OpenError};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -17,12 +20,15 @@ use std::path::{Path, PathBuf};
 const DIRS_MAX: usize = 1000;
 /// How often the longest name, of 255 bytes, can contain `../`.
 const CLIMBS_MAX: usize = 85;
-/// The name that fsck.f2fs gives to the directory of lost files.
-const LOST_FOUND: &str = "lost_found";
+/// The directory of files that fsck.f2fs saved, if heddle saved some too.
+const OF_CHECKER: &str = "of_fsck.f2fs";
 
 /// A directory for lost files. It is removed if no file was lost.
 pub(super) struct LostFiles {
     dir: PathBuf,
+    saver: Saver,
+    /// The image as it was before the present repair; `None` if heddle cannot read it.
+    before: Option<Lost>,
 }
 
 impl LostFiles {
@@ -41,7 +47,8 @@ impl LostFiles {
             let dir = above.join(format!("{name}.lost{suffix}"));
             match fs::DirBuilder::new().mode(0o700).create(&dir) {
                 Ok(()) => {
-                    let lost = LostFiles { dir };
+                    let saver = Saver::of(&dir).map_err(|error| cannot_make(&dir, &error))?;
+                    let lost = LostFiles { dir, saver, before: None };
                     return match fs::create_dir_all(lost.dir()) {
                         Ok(()) => Ok(lost),
                         Err(error) => Err(cannot_make(&lost.dir, &error)),
@@ -59,14 +66,67 @@ impl LostFiles {
         (0..=CLIMBS_MAX).fold(self.dir.clone(), |dir, _| dir.join("d"))
     }
 
+    /// Saves the files that a repair of the image would remove and that are not saved yet; among them the inodes that the
+    /// checker does not reach. The image stays open for reading until the repair is over.
+    ///
+    /// # Errors
+    /// The reason why not all files can be saved.
+    pub(super) fn save(&mut self, image: &Path, unreachable: &[u32]) -> Result<(), String> {
+        self.before = None;
+        let mut lost = match Lost::find(image) {
+            Ok(lost) => lost,
+            Err(error @ (OpenError::System { .. } | OpenError::InUse { .. })) => {
+                return Err(error.to_string());
+            }
+            Err(_) => return Ok(()),
+        };
+        lost.add(unreachable).map_err(|error| error.to_string())?;
+        self.saver.save(&lost)?;
+        self.before = Some(lost);
+        Ok(())
+    }
+
+    /// Closes the image.
+    pub(super) fn let_go(&mut self) {
+        self.before = None;
+    }
+
+    /// Returns true if fsck.f2fs is to save the files.
+    pub(super) fn is_left_to_checker(&self) -> bool {
+        self.before.is_none()
+    }
+
+    /// Saves inodes that the repair removed although the check before did not list them: the node table as it was before
+    /// still leads to them. Closes the image.
+    ///
+    /// # Errors
+    /// The reason why not all files can be saved.
+    pub(super) fn save_late(&mut self, unreachable: &[u32]) -> Result<(), String> {
+        let Some(mut before) = self.before.take() else { return Ok(()) };
+        before.add(unreachable).map_err(|error| error.to_string())?;
+        self.saver.save(&before)
+    }
+
+    /// Number of files and directories that were saved.
+    pub(super) fn count(&self) -> usize {
+        self.saver.count()
+    }
+
+    /// Damage of the saved files, as texts.
+    pub(super) fn take_holes(&mut self) -> Vec<String> {
+        self.saver.take_holes()
+    }
+
     /// The directory that holds files now.
     pub(super) fn left(&self) -> Option<PathBuf> {
         let found = self.dir.join(LOST_FOUND);
         let _ = fs::remove_dir(self.dir().join(LOST_FOUND));
-        // It fails if no file was lost.
-        let _ = fs::rename(self.dir().join(LOST_FOUND), &found);
+        let to = if found.exists() { self.dir.join(OF_CHECKER) } else { found.clone() };
+        // It fails if the checker saved no file.
+        let _ = fs::rename(self.dir().join(LOST_FOUND), &to);
         self.take_empty_away();
-        self.dir.exists().then(|| if found.is_dir() { found } else { self.dir.clone() })
+        let is_one = found.is_dir() && !self.dir.join(OF_CHECKER).exists();
+        self.dir.exists().then(|| if is_one { found } else { self.dir.clone() })
     }
 
     /// Removes empty directories, from the inside.

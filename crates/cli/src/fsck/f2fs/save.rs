@@ -1,0 +1,414 @@
+//! Saves what a repair would take away: files, directories with what is in them, and targets of links, as plain files and directories.
+//!
+//! Invariants  S1  nothing is repaired before all of it is durable here. What cannot be saved whole leaves nothing half behind.
+//!             S2  every name is made by its directory's descriptor, as a new one, of one component: no name of an image leads elsewhere.
+//!                 There are no links to follow: the target of a link is a file's content.
+//!             S3  nothing gets rights that an image could give: no set-id bits, no devices.
+
+use heddle_console::size::Size;
+use heddle_f2fs::{Lost, LostInode, LostKind};
+use heddle_vfs::FileKind;
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Where the files of all repairs are, as fsck.f2fs names it.
+pub(super) const LOST_FOUND: &str = "lost_found";
+/// Where those of a repair are until all are there.
+const STAGING: &str = "saving";
+const NAME_MAX: usize = 255;
+/// A directory that lies deeper in lost ones is saved beside them.
+const DEPTH_MAX: usize = 64;
+/// Space that a name and an inode may take.
+const INODE_BYTES: u64 = 4096;
+const NEW_DIR: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A directory that lost files are saved in, `lost_found` of its.
+pub(super) struct Saver {
+    dir: PathBuf,
+    root: OwnedFd,
+    /// Numbers of inodes that are there.
+    saved: BTreeSet<u32>,
+    /// What an image had damaged of them.
+    holes: Vec<String>,
+}
+
+impl Saver {
+    /// In a directory that was made for it.
+    ///
+    /// # Errors
+    /// It is another one by now.
+    pub(super) fn of(dir: &Path) -> io::Result<Saver> {
+        let root = rustix::fs::open(dir, NEW_DIR, Mode::empty())?;
+        // Whoever may rename it may have put another one there.
+        let stat = rustix::fs::fstat(&root)?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+            return Err(io::Error::other("it was replaced by another directory"));
+        }
+        Ok(Saver { dir: dir.into(), root, saved: BTreeSet::new(), holes: Vec::new() })
+    }
+
+    /// How many it has.
+    pub(super) fn count(&self) -> usize {
+        self.saved.len()
+    }
+
+    /// What of them was damaged before, in words.
+    pub(super) fn take_holes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.holes)
+    }
+
+    /// Saves all that it has not yet; durable when this returns.
+    ///
+    /// # Errors
+    /// Why not all can be saved; then none of these is.
+    pub(super) fn save(&mut self, lost: &Lost) -> Result<(), String> {
+        let new: BTreeMap<u32, &LostInode> =
+            lost.inodes().filter(|inode| !self.saved.contains(&inode.ino)).map(|i| (i.ino, i)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let need = self.need(lost, &new)?;
+        let numbers: Vec<u32> = new.keys().copied().collect();
+        let written = self.write(lost, new, need);
+        if written.is_err() {
+            // What is there is not all, and nobody counts on it.
+            let _ = std::fs::remove_dir_all(self.dir.join(STAGING));
+        }
+        self.holes.extend(written?);
+        self.saved.extend(numbers);
+        Ok(())
+    }
+
+    /// Bytes that these take, if there is so much space.
+    fn need(&self, lost: &Lost, new: &BTreeMap<u32, &LostInode>) -> Result<u64, String> {
+        let mut need = 0;
+        let mut largest = (0, String::new());
+        for inode in new.values() {
+            let blocks = match inode.kind {
+                LostKind::Directory => 1,
+                _ => lost.blocks(inode.ino).map_err(|error| self.unsaved(inode, &error))?,
+            };
+            need += blocks * INODE_BYTES + INODE_BYTES;
+            if blocks >= largest.0 {
+                largest = (blocks, shown(inode));
+            }
+        }
+        let stat =
+            rustix::fs::fstatvfs(&self.root).map_err(|errno| cannot("look at", &self.dir, errno.into()))?;
+        // What is kept for root is root's.
+        let is_root = rustix::process::geteuid().is_root();
+        let free = stat.f_frsize.saturating_mul(if is_root { stat.f_bfree } else { stat.f_bavail });
+        if need > free {
+            return Err(format!(
+                "the repair would lose {}; to save that takes {} in {}, where {} are free; the largest is {}. Make room there",
+                files(new.len()),
+                Size(need),
+                self.above().display(),
+                Size(free),
+                largest.1
+            ));
+        }
+        Ok(need)
+    }
+
+    fn write(
+        &self,
+        lost: &Lost,
+        inodes: BTreeMap<u32, &LostInode>,
+        need: u64,
+    ) -> Result<Vec<String>, String> {
+        let failed = |error: io::Error| cannot("save lost files in", &self.dir, error);
+        let total = inodes.len();
+        let unsaved = |inode: &LostInode, error: io::Error| {
+            format!("{}; {} need {}", self.unsaved(inode, &error), files(total), Size(need))
+        };
+        let top = new_dir(&self.root, STAGING.as_bytes()).map_err(|errno| failed(errno.into()))?;
+        let mut writing =
+            Writing { lost, names: BTreeMap::new(), inodes, places: BTreeMap::new(), holes: Vec::new() };
+        writing.list();
+        let below: BTreeSet<u32> = writing.names.values().flatten().map(|(_, ino)| *ino).collect();
+        let all: Vec<u32> = writing.inodes.keys().copied().collect();
+        let tops = all.iter().filter(|ino| !below.contains(ino));
+        // Directories in a circle have no top, and those that lie too deep are not reached from theirs.
+        for ino in tops.chain(&all) {
+            if !writing.places.contains_key(ino) {
+                let spot = Spot { top: &top, dir: &top, path: Vec::new(), depth: 0 };
+                writing.save(*ino, None, &spot).map_err(|(inode, error)| unsaved(&inode, error))?;
+            }
+        }
+        // S1. Errors of delayed writes come here too.
+        rustix::fs::syncfs(&top).map_err(|errno| failed(errno.into()))?;
+        self.publish(&top).and_then(|()| Ok(rustix::fs::fsync(&self.root)?)).map_err(failed)?;
+        Ok(writing.holes)
+    }
+
+    /// They are in `lost_found`, with those of earlier repairs.
+    fn publish(&self, top: &OwnedFd) -> io::Result<()> {
+        let whole =
+            rustix::fs::renameat_with(&self.root, STAGING, &self.root, LOST_FOUND, RenameFlags::NOREPLACE);
+        if whole != Err(Errno::EXIST) {
+            return Ok(whole?);
+        }
+        let found = rustix::fs::openat(&self.root, LOST_FOUND, NEW_DIR, Mode::empty())?;
+        for entry in rustix::fs::Dir::read_from(top)? {
+            let entry = entry?;
+            if ![&b"."[..], b".."].contains(&entry.file_name().to_bytes()) {
+                let name = entry.file_name();
+                rustix::fs::renameat_with(top, name, &found, name, RenameFlags::NOREPLACE)?;
+            }
+        }
+        rustix::fs::fsync(&found)?;
+        Ok(rustix::fs::unlinkat(&self.root, STAGING, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Where space is needed: the directory itself may be gone when that is read.
+    fn above(&self) -> &Path {
+        self.dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    }
+
+    fn unsaved(&self, inode: &LostInode, error: &io::Error) -> String {
+        format!(
+            "the repair would lose {}, which cannot be saved in {}: {error}",
+            shown(inode),
+            self.above().display()
+        )
+    }
+}
+
+/// Where something is saved.
+struct Spot<'a> {
+    top: &'a OwnedFd,
+    dir: &'a OwnedFd,
+    /// From the top, with a slash behind each name.
+    path: Vec<u8>,
+    depth: usize,
+}
+
+/// What is saved in one go.
+struct Writing<'l> {
+    lost: &'l Lost,
+    inodes: BTreeMap<u32, &'l LostInode>,
+    /// Of directories.
+    names: BTreeMap<u32, Vec<(Vec<u8>, u32)>>,
+    /// Paths of those that are there, from the top.
+    places: BTreeMap<u32, Vec<u8>>,
+    holes: Vec<String>,
+}
+
+type Unsaved = (LostInode, io::Error);
+
+impl Writing<'_> {
+    fn list(&mut self) {
+        for inode in self.inodes.values().filter(|inode| inode.kind == LostKind::Directory) {
+            let mut names = self.lost.names(inode.ino);
+            names.retain(|(_, ino)| *ino != inode.ino && self.inodes.contains_key(ino));
+            self.names.insert(inode.ino, names);
+        }
+    }
+
+    /// Saves an inode, by this name or by its number and its own one.
+    fn save(&mut self, ino: u32, name: Option<&[u8]>, spot: &Spot<'_>) -> Result<(), Unsaved> {
+        let Some(inode) = self.inodes.get(&ino).copied() else { return Ok(()) };
+        let unsaved = |error: io::Error| (inode.clone(), error);
+        if inode.kind == LostKind::Directory {
+            return self.save_dir(inode, name, spot);
+        }
+        if let Some(first) = self.places.get(&ino)
+            && linked(inode, first, name, spot).is_ok()
+        {
+            return Ok(());
+        }
+        // Without links of the file system each name has a copy.
+        let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let make = |name: &[u8]| rustix::fs::openat(spot.dir, name, new, Mode::from_raw_mode(0o600));
+        let (name, file) = named(inode, name, make).map_err(unsaved)?;
+        let missing = self.write_content(inode, File::from(file)).map_err(unsaved)?;
+        if missing > 0 {
+            self.holes.push(format!(
+                "{}: {missing} of its pointers lead nowhere; what was there is missing in the file that is saved",
+                shown(inode)
+            ));
+        }
+        self.places.entry(ino).or_insert_with(|| [&spot.path[..], &name].concat());
+        Ok(())
+    }
+
+    fn save_dir(&mut self, inode: &LostInode, name: Option<&[u8]>, spot: &Spot<'_>) -> Result<(), Unsaved> {
+        let unsaved = |error: io::Error| (inode.clone(), error);
+        if self.places.contains_key(&inode.ino) || spot.depth >= DEPTH_MAX {
+            return Ok(());
+        }
+        let (name, dir) = named(inode, name, |name| new_dir(spot.dir, name)).map_err(unsaved)?;
+        let path = [&spot.path[..], &name].concat();
+        self.places.insert(inode.ino, path.clone());
+        let path = [&path[..], b"/"].concat();
+        let within = Spot { top: spot.top, dir: &dir, path, depth: spot.depth + 1 };
+        for (name, ino) in self.names.remove(&inode.ino).unwrap_or_default() {
+            self.save(ino, Some(&name), &within)?;
+        }
+        set_attributes(&dir, inode, 0o700).map_err(unsaved)
+    }
+
+    /// How many pointers lead nowhere.
+    fn write_content(&self, inode: &LostInode, mut file: File) -> io::Result<u64> {
+        let mut missing = 0;
+        match inode.kind {
+            LostKind::Special(kind, number) => file.write_all(special(kind, number).as_bytes())?,
+            _ => {
+                let read = self.lost.read(inode.ino, &mut |at, bytes| file.write_all_at(bytes, at))?;
+                file.set_len(read.size_bytes)?;
+                missing = read.missing;
+            }
+        }
+        set_attributes(&file, inode, 0)?;
+        Ok(missing)
+    }
+}
+
+/// Another name of a file that is there.
+fn linked(inode: &LostInode, first: &[u8], name: Option<&[u8]>, spot: &Spot<'_>) -> io::Result<()> {
+    let make = |name: &[u8]| rustix::fs::linkat(spot.top, first, spot.dir, name, AtFlags::empty());
+    named(inode, name, make).map(drop)
+}
+
+fn new_dir(at: &OwnedFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::mkdirat(at, name, Mode::from_raw_mode(0o700))?;
+    rustix::fs::openat(at, name, NEW_DIR, Mode::empty())
+}
+
+/// Makes it by its name in a lost directory, or by its number where there is none, or the file system takes that not.
+fn named<T>(
+    inode: &LostInode,
+    name: Option<&[u8]>,
+    make: impl Fn(&[u8]) -> rustix::io::Result<T>,
+) -> io::Result<(Vec<u8>, T)> {
+    let ending = ending(inode.kind);
+    let own = name.map(|name| [&name[..name.len().min(NAME_MAX - ending.len())], ending.as_bytes()].concat());
+    let by_number = (0..10).map(|n| match n {
+        0 => numbered(inode),
+        1 => format!("{}{ending}", inode.ino),
+        n => format!("{}.{n}{ending}", inode.ino),
+    });
+    for name in own.into_iter().chain(by_number.map(String::into_bytes)) {
+        match make(&name) {
+            Ok(made) => return Ok((name, made)),
+            Err(Errno::EXIST | Errno::INVAL | Errno::ILSEQ | Errno::NAMETOOLONG) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Err(io::Error::other("its names are all taken"))
+}
+
+/// Number and own name of an inode, which may be any bytes: what means something to a shell, a terminal or a path is left out.
+fn numbered(inode: &LostInode) -> String {
+    let ending = ending(inode.kind);
+    let harmless =
+        |c: char| if c == '/' || c.is_control() || c == char::REPLACEMENT_CHARACTER { '_' } else { c };
+    let own: String = String::from_utf8_lossy(&inode.name).chars().map(harmless).collect();
+    let number = inode.ino.to_string();
+    let room = NAME_MAX - number.len() - 1 - ending.len();
+    let own = &own[..own.floor_char_boundary(room)];
+    if own.is_empty() { format!("{number}{ending}") } else { format!("{number}-{own}{ending}") }
+}
+
+/// What the name of something ends with that is not what it was.
+fn ending(kind: LostKind) -> &'static str {
+    match kind {
+        LostKind::File | LostKind::Directory => "",
+        LostKind::Encoded => ".raw",
+        LostKind::Symlink => ".symlink",
+        LostKind::Special(..) => ".special",
+    }
+}
+
+fn special(kind: FileKind, number: u32) -> String {
+    let (major, minor) = ((number & 0xf_ff00) >> 8, number & 0xff | (number >> 12) & 0xf_ff00);
+    match kind {
+        FileKind::CharDevice => format!("character device {major}:{minor}\n"),
+        FileKind::BlockDevice => format!("block device {major}:{minor}\n"),
+        FileKind::Fifo => "named pipe\n".into(),
+        _ => "socket\n".into(),
+    }
+}
+
+/// S3. The owner is set as far as the caller may.
+fn set_attributes(file: impl AsFd, inode: &LostInode, at_least: u32) -> io::Result<()> {
+    // The largest number says that nothing is to change.
+    let [uid, gid] = [inode.uid, inode.gid].map(|id| (id != u32::MAX).then_some(id));
+    let _ = rustix::fs::fchown(&file, uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+    let perm = if inode.kind == LostKind::Symlink { 0o600 } else { u32::from(inode.perm) & 0o777 };
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(perm | at_least))?;
+    let time = Timespec { tv_sec: inode.mtime.secs(), tv_nsec: inode.mtime.nanos().into() };
+    // A file system may not know times that an image may have.
+    let _ = rustix::fs::futimens(&file, &Timestamps { last_access: time, last_modification: time });
+    Ok(())
+}
+
+/// An inode, for a message.
+fn shown(inode: &LostInode) -> String {
+    match String::from_utf8_lossy(&inode.name) {
+        name if name.is_empty() => format!("inode {}", inode.ino),
+        name => format!("inode {} (\"{}\")", inode.ino, name.escape_debug()),
+    }
+}
+
+fn files(count: usize) -> String {
+    if count == 1 { "1 file".into() } else { format!("{count} files") }
+}
+
+fn cannot(what: &str, dir: &Path, error: io::Error) -> String {
+    format!("cannot {what} {}: {error}", dir.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_vfs::Time;
+
+    fn inode(kind: LostKind, name: &[u8]) -> LostInode {
+        LostInode { ino: u32::MAX, kind, name: name.into(), perm: 0o644, uid: 0, gid: 0, mtime: Time(0) }
+    }
+
+    #[test]
+    fn any_name_becomes_one_component_that_a_directory_takes() {
+        let place = tempfile::tempdir().unwrap();
+        let umlauts = "ä".repeat(127);
+        let names = [
+            &b""[..],
+            b".",
+            b"..",
+            b"../../victim",
+            b"/etc/passwd",
+            b"line\nline\x1b[2J\0nul",
+            b"\xff\xfe",
+            &[b'x'; 255],
+            umlauts.as_bytes(),
+            "ends in \u{9b}".as_bytes(),
+        ];
+        let kinds = [LostKind::File, LostKind::Encoded, LostKind::Special(FileKind::CharDevice, 0)];
+        for (name, kind) in names.into_iter().flat_map(|name| kinds.map(|kind| (name, kind))) {
+            let name = numbered(&inode(kind, name));
+            assert!(name.starts_with("4294967295") && name.ends_with(ending(kind)), "{name}");
+            assert!(
+                name.len() <= NAME_MAX && !name.contains(|c: char| c == '/' || c.is_control()),
+                "{name:?}"
+            );
+            std::fs::write(place.path().join(&name), "").unwrap();
+        }
+        assert_eq!(numbered(&inode(LostKind::Symlink, b"link")), "4294967295-link.symlink");
+        assert_eq!(numbered(&inode(LostKind::File, b"../v")), "4294967295-.._v");
+    }
+
+    #[test]
+    fn devices_are_told_by_both_numbers() {
+        assert_eq!(special(FileKind::BlockDevice, 0x0801), "block device 8:1\n");
+        // The lower eight bits of the minor number come first, and its upper ones last.
+        assert_eq!(special(FileKind::CharDevice, 0x0120_4567), "character device 69:4711\n");
+    }
+}
