@@ -44,14 +44,18 @@ impl Daemon<'_> {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Kills it; it ends.
+    /// Kills it; it ends. What is left of its mount is taken away.
     #[track_caller]
-    fn is_killed(mut self) {
+    fn kill_and_wait(mut self) {
         self.gets(Signal::KILL);
         let began = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
             assert!(began.elapsed() < LONG, "it never ends");
             std::thread::sleep(Duration::from_millis(1));
+        }
+        // The next one is to be seen as its own mount, not by what is left of this one.
+        while connection(self.place).is_some() {
+            unmount(self.place.mnt(), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).unwrap();
         }
     }
 }
@@ -92,7 +96,7 @@ fn a_mount_killed_as_it_begins_leaves_nothing_hanging() {
         for round in 0..ROUNDS / 2 {
             let daemon = Daemon::just_mounted(&place);
             std::thread::sleep(STEP * 2 * round);
-            daemon.is_killed();
+            daemon.kill_and_wait();
         }
         is_mounted_again(&place, 0);
     }
@@ -111,7 +115,7 @@ fn a_mount_killed_as_it_ends_leaves_nothing_hanging() {
             assert!(Command::new("python3").args(["-c", store]).arg(file).status().unwrap().success());
             daemon.gets(Signal::TERM);
             std::thread::sleep(STEP * 2 * round);
-            daemon.is_killed();
+            daemon.kill_and_wait();
         }
         is_mounted_again(&place, 1);
     }

@@ -114,6 +114,31 @@ fn what_a_message_about_a_node_log_advises_works_at_once() {
 }
 
 #[test]
+fn a_write_protected_node_log_is_called_that() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image_of("f2fs", "64M");
+    let (image, nvm) = (place.image(), place.text("nvm"));
+    // Nothing in it, and a log that has records.
+    for is_used in [false, true] {
+        match is_used {
+            false => fs::write(&nvm, vec![0; LOG_BYTES as usize]).unwrap(),
+            true => killed(&image, &nvm),
+        }
+        let before = fs::read(&nvm).unwrap();
+        let Some(device) = Loop::protected_over(Path::new(&nvm)) else { return };
+        let way = "heddle mount -o ro, without --nvm";
+        mount(&place, &device.0, &image, "rw")
+            .failed(1, &[&device.0, "is write-protected", "a node log is written to", way]);
+        drop(device);
+        assert!(fs::read(&nvm).unwrap() == before);
+        heddle(&["mount", "-o", "ro,log=/dev/null", &image, &place.mnt()]).ok();
+        unmount(&place);
+    }
+}
+
+#[test]
 fn a_size_that_no_log_has_is_wrong_usage() {
     if !own_namespace() {
         return;

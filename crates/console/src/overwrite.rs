@@ -5,7 +5,7 @@ use crate::failure::usage;
 use crate::output::talk;
 use crate::progress::Bar;
 use crate::size::Size;
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use heddle_f2fs::LOG_BYTES_MAX;
 use heddle_pmem::LockedFile;
 use heddle_signatures::{Content, Signature, have_bytes_in_common};
@@ -114,12 +114,24 @@ impl Target {
     }
 }
 
+/// Why a node log cannot be opened. `heddle mount -o ro` opens none.
+pub fn log_not_opened(path: &Path, error: heddle_pmem::Error) -> anyhow::Error {
+    match error {
+        heddle_pmem::Error::WriteProtected { .. } => anyhow!(
+            "{} is write-protected, and a node log is written to: name another place. To look at the image as its last checkpoint has it: \
+             heddle mount -o ro, without --nvm",
+            path.display()
+        ),
+        error => crate::open_error::explain(path, error),
+    }
+}
+
 /// Takes an existing node log. `remedy` names the way without it.
 ///
 /// # Errors
 /// There is no node log; the text names the present content.
 pub fn present_node_log(path: &Path, remedy: &str) -> Result<Target> {
-    let locked_file = LockedFile::new(path).map_err(|error| crate::open_error::explain(path, error))?;
+    let locked_file = LockedFile::new(path).map_err(|error| log_not_opened(path, error))?;
     let content = if locked_file.is_new() { Content::Blank } else { locked_file.content()? };
     let target = Target { locked_file, content, forced: false };
     match target.is_node_log() {
@@ -137,7 +149,7 @@ pub fn present_node_log(path: &Path, remedy: &str) -> Result<Target> {
 /// Takes the place of a node log, an existing one or a new one over zeros. With force the log is made new.
 /// `needs_log`: the image needs the log that it has, and takes another one only if that one is given up.
 pub fn node_log_target(path: &Path, force: Force, needs_log: bool) -> Result<Target> {
-    let locked_file = LockedFile::new(path).map_err(|error| crate::open_error::explain(path, error))?;
+    let locked_file = LockedFile::new(path).map_err(|error| log_not_opened(path, error))?;
     let content = if locked_file.is_new() { Content::Blank } else { locked_file.content()? };
     let target = Target { locked_file, content, forced: force == Force::Yes };
     let is_free = match target.locked_file.is_new() {

@@ -3,7 +3,7 @@
 use super::options::Options;
 use anyhow::{Result, anyhow};
 use heddle_console::failure::usage;
-use heddle_console::overwrite::{Force, Target, node_log_target, present_node_log};
+use heddle_console::overwrite::{Force, Target, log_not_opened, node_log_target, present_node_log};
 use heddle_console::progress::Bar;
 use heddle_console::size::Size;
 use heddle_console::{open_error::explain, output::talk};
@@ -126,14 +126,7 @@ fn region(
         true => target.locked_file.create_unnamed(bytes.unwrap_or(LOG_BYTES), &how),
         false => target.locked_file.open(&how),
     };
-    let region = region.map_err(|error| match error {
-        heddle_pmem::Error::WriteProtected { .. } => anyhow!(
-            "{} is write-protected, and a node log is written to: name another place. To look at the image as its last checkpoint has it: \
-             heddle mount -o ro, without --nvm",
-            nvm.display()
-        ),
-        error => explain(nvm, error),
-    })?;
+    let region = region.map_err(|error| log_not_opened(nvm, error))?;
     let (shown, size) = (nvm.display(), Size(region.len_bytes()));
     talk(&format!("{shown}: node log, {size}, durable by {}", crate::mkfs::durable_by(&region)));
     let state = match (is_log, target.is_forced()) {
