@@ -1,5 +1,7 @@
 //! An F2FS image at the command line: told, read, written, and refused where another program's format is meant.
 
+#[path = "flash/behind.rs"]
+mod behind;
 mod common;
 #[path = "flash/damaged.rs"]
 mod damaged;
@@ -378,13 +380,14 @@ fn an_f2fs_image_is_checked_and_repaired_by_what_is_installed() {
         assert_eq!(report["issues"].as_array().unwrap().is_empty(), code == 0, "{}", said.out);
     };
     if installed {
-        look(0, "fsck.f2fs");
+        let both = "fsck.f2fs and heddle";
+        look(0, both);
         damage();
-        look(4, "fsck.f2fs");
+        look(4, both);
         heddle(&["fsck", "-n", &image]).failed(4, &[]);
         let mended = heddle(&["fsck", "-y", &image]).code;
         assert!([1, 4].contains(&mended), "{mended}");
-        look(if mended == 1 { 0 } else { 4 }, "fsck.f2fs");
+        look(if mended == 1 { 0 } else { 4 }, both);
         damage();
         hindered_repairs_say_why(&image);
         fs::write(&image, &whole[..whole.len() / 4 * 3]).unwrap();

@@ -14,6 +14,7 @@
 //! Structure".
 
 mod change;
+mod check;
 mod hash;
 
 use crate::format::{
@@ -21,8 +22,9 @@ use crate::format::{
 };
 use crate::ids::{Nid, PageNo};
 use crate::image::Media;
-use crate::inode::Inode;
+use crate::inode::{Inode, ROOT};
 use crate::node::block_map::pages_max;
+use check::Damage;
 use hash::hash;
 use heddle_vfs::{Error, FileKind, NAME_MAX_BYTES, Name, Result};
 use zerocopy::FromBytes;
@@ -54,6 +56,11 @@ impl Entry<'_> {
     /// Returns true for `.` and `..`.
     pub(crate) fn is_dots(&self) -> bool {
         matches!(self.name, b"." | b"..")
+    }
+
+    /// Returns true if it is on the media, behind so many slots.
+    pub(crate) fn is_behind(&self, slots: u64) -> bool {
+        (slots..NEWER_PLACE).contains(&self.place)
     }
 
     /// The place at which a listing continues behind it.
@@ -130,19 +137,19 @@ impl<'a> Slots<'a> {
         Ok(false)
     }
 
-    /// Calls `emit` with the entries from slot `from` on, until it returns true. Returns true if it did. The
-    /// first damage is noted.
+    /// Calls `emit` with the entries from slot `from` on, until it returns true. Returns true if it did.
+    /// Damage is noted.
     fn list(
         &self,
         from: usize,
-        damage: &mut Option<Error>,
+        damage: &mut Damage,
         emit: &mut dyn FnMut(Entry<'a>) -> Result<bool>,
     ) -> Result<bool> {
         self.each(&mut |slot, entry| match entry.filter(Entry::has_name) {
             _ if slot < from => Ok(false),
-            Some(entry) => emit(Entry { behind_damage: damage.is_some(), ..entry }),
+            Some(entry) => emit(Entry { behind_damage: damage.is_met(), ..entry }),
             None => {
-                damage.get_or_insert_with(|| self.damage(slot));
+                damage.note(|| self.damage(slot));
                 Ok(false)
             }
         })
@@ -232,10 +239,17 @@ impl Media {
     /// The inode and kind of a name (including `..`).
     pub(crate) fn look_up(&self, dir: &Inode, name: &[u8]) -> Result<Option<(Nid, FileKind)>> {
         dir.readable()?;
-        if let Some(newer) = self.names.get(&dir.nid).and_then(|names| names.get(name)) {
-            return Ok(Some(*newer));
+        let found = match self.names.get(&dir.nid).and_then(|names| names.get(name)) {
+            Some(newer) => Some(*newer),
+            None => self.find(dir, name)?.map(|found| (found.nid, found.kind)),
+        };
+        match found {
+            // The root has no name, and numbers before it are no files. A kernel that is given the root as a child calls that EIO.
+            Some((nid, _)) if nid <= ROOT && !matches!(name, b"." | b"..") => {
+                Err(Error::Corrupt(format!("directory {}: a name leads to inode {}", dir.nid.0, nid.0)))
+            }
+            found => Ok(found),
         }
-        Ok(self.find(dir, name)?.map(|found| (found.nid, found.kind)))
     }
 
     /// Checks that the entry which changes when a directory moves can be read.
@@ -284,33 +298,48 @@ impl Media {
         from: u64,
         emit: &mut dyn FnMut(Entry<'_>) -> Result<bool>,
     ) -> Result<()> {
-        dir.readable()?;
         let met = || Error::Corrupt(format!("directory {} has entries that cannot be read", dir.nid.0));
         let is_behind = from / DAMAGE_MET == 1;
-        let (mut damage, from) = (is_behind.then(met), if is_behind { from % DAMAGE_MET } else { from });
+        let mut damage = Damage::up_to(1);
+        if is_behind {
+            damage.note(met);
+        }
+        let from = if is_behind { from % DAMAGE_MET } else { from };
+        if self.list_noting(dir, from, &mut damage, emit)? { Ok(()) } else { damage.end() }
+    }
+
+    /// As [`Media::list`], but damage is noted. Returns true if `emit` did.
+    fn list_noting(
+        &self,
+        dir: &Inode,
+        from: u64,
+        damage: &mut Damage,
+        emit: &mut dyn FnMut(Entry<'_>) -> Result<bool>,
+    ) -> Result<bool> {
+        dir.readable()?;
         let newer = self.names.get(&dir.nid);
         // A newer entry replaces the one on the media.
         let is_newer = |entry: &Entry<'_>| newer.is_some_and(|newer| newer.contains_key(entry.name));
         let mut others = |entry: Entry<'_>| if is_newer(&entry) { Ok(false) } else { emit(entry) };
-        if self.list_media(dir, from, &mut damage, &mut others)? {
-            return Ok(());
+        if self.list_media(dir, from, damage, &mut others)? {
+            return Ok(true);
         }
         for (place, (name, (nid, kind))) in (NEWER_PLACE..).zip(newer.into_iter().flatten()) {
-            let behind_damage = damage.is_some();
+            let behind_damage = damage.is_met();
             let entry = Entry { nid: *nid, kind: *kind, name, place, hash: 0, behind_damage };
             if place >= from && emit(entry)? {
-                return Ok(());
+                return Ok(true);
             }
         }
-        damage.map_or(Ok(()), Err)
+        Ok(false)
     }
 
-    /// Lists the entries on the media. Returns true if `emit` did. The first damage is noted.
+    /// Lists the entries on the media. Returns true if `emit` did. Damage is noted.
     fn list_media(
         &self,
         dir: &Inode,
         from: u64,
-        damage: &mut Option<Error>,
+        damage: &mut Damage,
         emit: &mut dyn FnMut(Entry<'_>) -> Result<bool>,
     ) -> Result<bool> {
         if dir.has(inline_flag::DENTRY) {
@@ -326,7 +355,7 @@ impl Media {
                 Ok(hole) => hole,
                 // The number of blocks that it would lead to is unknown.
                 Err(error) => {
-                    damage.get_or_insert(error);
+                    damage.note(|| error);
                     return Ok(false);
                 }
             };
@@ -345,7 +374,7 @@ impl Media {
                     }
                 }
                 Ok(None) => {}
-                Err(error) => _ = damage.get_or_insert(error),
+                Err(error) => damage.note(|| error),
             }
             (page, slot) = (page + 1, 0);
         }

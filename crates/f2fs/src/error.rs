@@ -46,6 +46,17 @@ pub enum OpenError {
         /// The structure and its fault.
         what: String,
     },
+    /// The image contradicts itself in what only a writer needs.
+    #[error(
+        "{} is damaged: {what}. To copy files from it, mount it with -o ro; to repair it: heddle fsck -y {}",
+        image.display(), image.display()
+    )]
+    DamagedForWriting {
+        /// The image.
+        image: PathBuf,
+        /// The structure and its fault.
+        what: String,
+    },
     /// The size is impossible for an image.
     #[error(
         "{} has {} MiB: an F2FS image has between {} MiB and {} TiB",

@@ -190,7 +190,7 @@ impl FileSystem for F2fs {
             Some(space) => space.counts(),
             None => Counts::of(head),
         };
-        Ok(statfs(&self.media, head.blocks_user.get(), counts))
+        Ok(statfs(&self.media, self.media.geometry.at_most_main(head.blocks_user.get()), counts))
     }
 
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr> {

@@ -63,6 +63,11 @@ impl Geometry {
         addr >= self.main && u64::from(addr.0) < end
     }
 
+    /// So many blocks, at most those of the main area: the checkpoint of an image that is only read may have any number.
+    pub(crate) fn at_most_main(&self, blocks: u64) -> u64 {
+        blocks.min(u64::from(self.main_segments) * u64::from(SEGMENT_BLOCKS))
+    }
+
     /// Limit of node numbers.
     pub(crate) fn nids(&self) -> u32 {
         (self.nat_segments / 2).saturating_mul(SEGMENT_BLOCKS).saturating_mul(NAT_ENTRIES as u32)

@@ -374,7 +374,7 @@ fn check_root(media: &Media) -> Result<(), String> {
 
 /// Checks an inode of the checkpoint's orphan list: it must have no name. One that has a name would be lost
 /// for its users.
-fn check_nameless(media: &Media, nid: Nid) -> Result<Inode, String> {
+pub(crate) fn check_nameless(media: &Media, nid: Nid) -> Result<Inode, String> {
     match media.inode(nid) {
         Ok(inode) if inode.block().links.get() == 0 => Ok(inode),
         Ok(inode) => Err(format!(
@@ -447,20 +447,32 @@ fn space(
             "{sections} sections (of {segments} segments), where writing takes {least}: mkfs.f2fs -s makes them smaller"
         ));
     }
-    let damaged = |what: String| OpenError::Damaged { image: image(), what };
-    let logs = checkpoint.logs(device, geometry).map_err(damaged)?;
-    let segments = Segments::read(device, geometry, logs).map_err(damaged)?;
+    let damaged = |what: String| OpenError::DamagedForWriting { image: image(), what };
+    let segments = read_segments(device, geometry, checkpoint).map_err(damaged)?;
     match segments.leave_gaps(device) {
         Err(Error::NoSpace) => {
             return unsupported("logs that write into gaps, as Linux does where no segment is free");
         }
         done => done.map_err(|error| damaged(error.to_string()))?,
     }
+    Ok(Space::new(segments, checkpoint.head.blocks_user.get(), Counts::of(&checkpoint.head)))
+}
+
+/// The main area as the checkpoint has it, if its tables and counts agree.
+pub(crate) fn read_segments(
+    device: &Device,
+    geometry: &Geometry,
+    checkpoint: &Checkpoint,
+) -> Result<Segments, String> {
+    if let Some(contradiction) = &checkpoint.contradiction {
+        return Err(contradiction.clone());
+    }
+    let segments = Segments::read(device, geometry, checkpoint.logs(device, geometry)?)?;
     let (live, nodes) = (segments.live_nodes(), checkpoint.head.nodes_valid.get());
     if live < u64::from(nodes) {
-        return Err(damaged(format!("its segments have {live} nodes, and its checkpoint counts {nodes}")));
+        return Err(format!("its segments have {live} nodes, and its checkpoint counts {nodes}"));
     }
-    Ok(Space::new(segments, checkpoint.head.blocks_user.get(), Counts::of(&checkpoint.head)))
+    Ok(segments)
 }
 
 /// Returns true if this file or device begins like an F2FS image. Returns false if it cannot be read.

@@ -17,6 +17,8 @@ mod left_by_linux;
 mod listing;
 #[path = "corners/numbers.rs"]
 mod numbers;
+#[path = "corners/surveyed.rs"]
+mod surveyed;
 #[path = "corners/unreadable.rs"]
 mod unreadable;
 
@@ -318,7 +320,7 @@ fn counts_that_cannot_be_are_refused() {
     for change in wrong {
         let copy = common::Image::copy_of(&image);
         Forge::of(&copy.path).head(change);
-        assert!(refusal(&copy).contains("it counts"), "{}", refusal(&copy));
+        assert!(refusal(&copy).contains("its checkpoint counts"), "{}", refusal(&copy));
     }
 }
 

@@ -25,6 +25,7 @@ fn every_file_of_a_loaded_tree_is_there_with_its_bytes() {
         let Some(image) = Image::of(source, kind) else { return };
         let fs = F2fs::open(&image.path).unwrap_or_else(|e| panic!("{kind:?}: {e}"));
         source.compare(&fs, kind);
+        assert_eq!(fs.survey().problems, Vec::<String>::new(), "{kind:?}");
         let info = fs.info();
         assert!(info.clean && !info.needs_fsck && info.fsynced_inodes == 0, "{kind:?}: {info:?}");
         let statfs = fs.statfs().unwrap();

@@ -80,6 +80,11 @@ fn an_image_says_how_it_was_left() {
 }
 
 #[test]
+fn a_survey_finds_nothing_wrong_in_what_linux_wrote() {
+    images().each(|fs| assert_eq!(fs.survey().problems, Vec::<String>::new()));
+}
+
+#[test]
 fn what_was_fsynced_before_the_reset_is_there() {
     let images = images();
     let fs = images.open("reset");

@@ -61,6 +61,7 @@ fn each_option_of_mkfs_is_served_or_refused_by_name() {
             }
             (Err(error), _) => panic!("{options:?}: {error}"),
             (Ok(fs), _) => {
+                assert_eq!(fs.survey().problems, Vec::<String>::new(), "{options:?}");
                 assert_eq!(read(&fs, Path::new("/inline")), b"the 24 bytes of a file.\n", "{options:?}")
             }
         }

@@ -1,7 +1,8 @@
-//! F2FS images: `fsck.f2fs` checks them if it is installed; else heddle's reader does, which finds less and
-//! repairs nothing.
+//! F2FS images: `fsck.f2fs` checks and repairs them if it is installed. Heddle's reader checks them after it, or
+//! in its place, and repairs nothing.
 
 mod lost_files;
+mod own;
 mod save;
 
 use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED};
@@ -15,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const CHECKER: &str = "fsck.f2fs";
+/// It, and heddle's reader after it.
+const BOTH: &str = "fsck.f2fs and heddle";
 /// Printed for an image with a node log.
 const WITHOUT_LOG: &str = "the image, not its node log, which may hold fsynced files that the image lacks: heddle fold writes them into it";
 /// Printed for an image whose checkpoint asks for a check.
@@ -32,7 +35,7 @@ struct Report {
     image: String,
     variant: &'static str,
     checked_by: &'static str,
-    checked: &'static str,
+    checked: String,
     result: &'static str,
     exit_code: u8,
     issues: Vec<String>,
@@ -52,9 +55,11 @@ struct Report {
 /// The checker's name, scope and findings.
 struct Found {
     by: &'static str,
-    checked: &'static str,
+    checked: String,
     issues: Vec<String>,
     repaired: bool,
+    /// Only heddle's reader finds what is left.
+    only_ours: bool,
     /// The reason why a requested repair was not tried.
     hindered: Option<String>,
     /// The image does not need its node log any more.
@@ -85,17 +90,13 @@ pub fn check(args: &Args) -> Result<u8> {
     }
     let mut found = match by_checker(args, is_logged)? {
         Some(mut found) => {
-            // The checker does not see that a device was truncated, if all that it reads is there.
-            if let Err(error @ OpenError::Damaged { .. }) = F2fs::open(&args.image) {
-                found.issues.push(error.to_string());
-                found.repaired = false;
-            }
+            own::look_behind(&args.image, &mut found);
             found
         }
-        None => by_ourselves(F2fs::open(&args.image))?,
+        None => own::look_alone(F2fs::open(&args.image))?,
     };
     if is_logged && !found.gave_up_log {
-        found.checked = WITHOUT_LOG;
+        found.checked = WITHOUT_LOG.to_owned();
     }
     let code = match (found.issues.is_empty(), found.repaired) {
         (true, _) => CLEAN,
@@ -140,11 +141,16 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
     let way = match (found.by, code) {
         (_, CLEAN) => "clean".to_owned(),
         (_, CORRECTED) => format!("repaired; {} findings before", found.issues.len()),
-        (CHECKER, _) if found.hindered.is_some() => {
+        (CHECKER | BOTH, _) if found.hindered.is_some() => {
             format!("NOT clean; nothing was changed: {}", found.hindered.as_deref().unwrap_or_default())
         }
-        (CHECKER, _) if args.repair => "NOT clean, and not all could be repaired".to_owned(),
-        (CHECKER, _) => format!("NOT clean; nothing was changed. Repair it with: heddle fsck -y {image}"),
+        (CHECKER | BOTH, _) if found.only_ours => format!(
+            "NOT clean, and fsck.f2fs sees nothing more to repair. Mount it (-o ro is enough), copy what can be read, and make {image} anew"
+        ),
+        (CHECKER | BOTH, _) if args.repair => "NOT clean, and not all could be repaired".to_owned(),
+        (CHECKER | BOTH, _) => {
+            format!("NOT clean; nothing was changed. Repair it with: heddle fsck -y {image}")
+        }
         _ => "NOT clean; nothing was changed. Install fsck.f2fs (package f2fs-tools) to repair it".to_owned(),
     };
     let shown: String = shown.collect();
@@ -209,8 +215,19 @@ fn by_checker(args: &Args, is_logged: bool) -> Result<Option<Found>> {
     }
     let saved = keeps.as_ref().map_or(0, LostFiles::count);
     let lost_files = keeps.and_then(|lost| lost.left());
-    let checked = "all that it knows of";
-    Ok(Some(Found { by: CHECKER, checked, issues, repaired, hindered, gave_up_log, lost_files, saved }))
+    let checked = "all that it knows of".to_owned();
+    let only_ours = false;
+    Ok(Some(Found {
+        by: CHECKER,
+        checked,
+        issues,
+        repaired,
+        only_ours,
+        hindered,
+        gave_up_log,
+        lost_files,
+        saved,
+    }))
 }
 
 /// Makes the directory of lost files. If the image is to be repaired, saves the files there that the repair would
@@ -329,41 +346,4 @@ fn unreachable_node(line: &str) -> Option<u32> {
     let (_, behind) = line.split_once("NID[0x")?;
     let (number, behind) = behind.split_once(']')?;
     behind.starts_with(" is unreachable").then(|| u32::from_str_radix(number, 16).ok()).flatten()
-}
-
-/// Reads all that a mount reads, and all that names lead to.
-fn by_ourselves(opened: std::result::Result<F2fs, OpenError>) -> Result<Found> {
-    let mut found = Found {
-        by: "heddle",
-        checked: "superblocks, checkpoint, NAT, SIT, and all nodes and names that the root leads to; not which blocks belong to nobody",
-        issues: Vec::new(),
-        repaired: false,
-        hindered: None,
-        gave_up_log: false,
-        lost_files: None,
-        saved: 0,
-    };
-    let fs = match opened {
-        Ok(fs) => fs,
-        Err(error @ OpenError::Unsupported { .. }) => return Err(error.into()),
-        Err(error) => {
-            found.issues.push(error.to_string());
-            return Ok(found);
-        }
-    };
-    let (info, survey) = (fs.info(), fs.survey());
-    let reached = survey.inodes.len() as u64 + info.orphans;
-    if survey.problems.is_empty() && info.fsynced_inodes == 0 && reached != u64::from(info.inodes) {
-        found.issues.push(format!(
-            "the checkpoint counts {} inodes, names lead to {}, and {} have none",
-            info.inodes,
-            survey.inodes.len(),
-            info.orphans
-        ));
-    }
-    if info.needs_fsck {
-        found.issues.push(ASKS.to_owned());
-    }
-    found.issues.extend(survey.problems);
-    Ok(found)
 }

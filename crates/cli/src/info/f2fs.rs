@@ -104,7 +104,7 @@ impl Content {
     }
 
     fn text(&self) -> String {
-        let problems = self.problems.iter().map(|what| format!("\n{:<12}{what}", "unreadable"));
+        let problems = self.problems.iter().map(|what| format!("\n{:<12}{what}", "damaged"));
         let rows = self.files.iter().map(|f| {
             let [size, data] = [f.size_bytes, f.data_bytes].map(|bytes| Size(bytes).to_string());
             [f.inode.to_string(), f.kind.clone(), f.names.to_string(), size, data, f.extents.to_string()]

@@ -89,6 +89,11 @@ fn variant_of(name: &str, options: &Options) -> Result<Variant> {
 fn tell(name: &str, fs: &F2fs, options: &Options) {
     let info = fs.info();
     talk(&format!("{name}: F2FS, checkpoint {}; inodes: {}", info.checkpoint_version, info.inodes));
+    if let Some(what) = &info.contradiction {
+        talk(&format!(
+            "{name}: is damaged, and served to copy files from: {what}. What df shows is wrong. Repair it with: heddle fsck -y {name}"
+        ));
+    }
     if info.fsynced_inodes > 0 {
         talk(&format!(
             "{name}: was not unmounted; the fsyncs of {} files after its last checkpoint, or log checkpoint, are shown too",

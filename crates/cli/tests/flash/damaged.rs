@@ -45,7 +45,7 @@ pub fn change_entries(bytes: &mut [u8], dir: u64, change: impl Fn(&mut DentryBlo
 }
 
 /// The names of a listing, and how it ends.
-fn listed(dir: &Path) -> (BTreeSet<String>, io::Result<()>) {
+pub fn listed(dir: &Path) -> (BTreeSet<String>, io::Result<()>) {
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(dir).unwrap() {
         match entry {
@@ -54,6 +54,15 @@ fn listed(dir: &Path) -> (BTreeSet<String>, io::Result<()>) {
         }
     }
     (names, Ok(()))
+}
+
+/// Is this tool there? Said loudly if not.
+pub fn is_there(tool: &str) -> bool {
+    let is_there = Command::new(tool).arg("-V").output().is_ok();
+    if !is_there {
+        eprintln!("SKIPPED, NOT TESTED: there is no {tool}");
+    }
+    is_there
 }
 
 /// One damaged inode ended each listing of its directory, and one above a directory all listings in it.
@@ -147,8 +156,7 @@ fn a_listing_gives_all_names_that_can_be_read_before_the_error() {
 #[test]
 fn one_damaged_entry_is_repaired_by_one_fsck() {
     let Some(_alone) = alone() else { return };
-    if Command::new("fsck.f2fs").arg("-V").output().is_err() {
-        eprintln!("SKIPPED, NOT TESTED: there is no fsck.f2fs");
+    if !is_there("fsck.f2fs") {
         return;
     }
     let place = Place::with_image_of("f2fs", "64M");
@@ -180,8 +188,7 @@ fn one_damaged_entry_is_repaired_by_one_fsck() {
 #[test]
 fn a_name_with_a_wrong_hash_is_found_again_after_fsck() {
     let Some(_alone) = alone() else { return };
-    if Command::new("fsck.f2fs").arg("-V").output().is_err() {
-        eprintln!("SKIPPED, NOT TESTED: there is no fsck.f2fs");
+    if !is_there("fsck.f2fs") {
         return;
     }
     let place = Place::with_image_of("f2fs", "64M");

@@ -5,7 +5,8 @@
 //!                 one is in the payload behind it (`bitmaps_at`).
 //!             C3  the version of a new checkpoint differs from that of every block that the other pack may have kept: a new head never
 //!                 matches an old tail.
-//!             C4  its counts are possible for the main area; journals and orphan blocks name only nodes of the table.
+//!             C4  its counts are possible for the main area, or no writer opens it: no read depends on them. Journals and orphan blocks
+//!                 name only nodes of the table.
 //! Source      Linux `Documentation/filesystems/f2fs.rst`, "Checkpoint".
 
 pub(crate) mod commit;
@@ -51,6 +52,8 @@ pub(crate) struct Checkpoint {
     pub(crate) nat_changes: Vec<(Nid, NatEntry)>,
     /// Inodes without a name that were open.
     pub(crate) orphans: Vec<Nid>,
+    /// Impossible counts (C4).
+    pub(crate) contradiction: Option<String>,
 }
 
 /// A whole pack.
@@ -85,6 +88,7 @@ impl Checkpoint {
             nat_bitmap: Vec::new(),
             nat_changes: Vec::new(),
             orphans: Vec::new(),
+            contradiction: None,
         }
     }
 
@@ -113,19 +117,6 @@ impl Checkpoint {
 
     /// Reads the valid checkpoint.
     pub(crate) fn read(device: &Device, geometry: &Geometry) -> Result<Checkpoint, OpenError> {
-        Checkpoint::read_if(device, geometry, |pack| pack.check_counts(geometry))
-    }
-
-    /// The same, whatever it counts: for a reader that believes no count.
-    pub(crate) fn read_uncounted(device: &Device, geometry: &Geometry) -> Result<Checkpoint, OpenError> {
-        Checkpoint::read_if(device, geometry, |_| Ok(()))
-    }
-
-    fn read_if(
-        device: &Device,
-        geometry: &Geometry,
-        check: impl FnOnce(&Pack) -> Result<(), String>,
-    ) -> Result<Checkpoint, OpenError> {
         let damaged = |what: String| OpenError::Damaged { image: device.path().into(), what };
         let starts = [geometry.checkpoint, geometry.checkpoint.plus(SEGMENT_BLOCKS)];
         let packs = starts.map(|start| pack(device, start));
@@ -143,7 +134,7 @@ impl Checkpoint {
                 )));
             }
         };
-        check(&newest).and_then(|()| newest.read_on(device, geometry, step)).map_err(damaged)
+        newest.read_on(device, geometry, step).map_err(damaged)
     }
 }
 
@@ -211,10 +202,11 @@ fn bitmaps_at(head: &CheckpointHead, payload: u32, [sit, nat]: [usize; 2]) -> Op
 impl Pack {
     fn read_on(self, device: &Device, geometry: &Geometry, step: u64) -> Result<Checkpoint, String> {
         let [sit_bitmap, nat_bitmap] = self.bitmaps(device, geometry)?;
+        let contradiction = self.check_counts(geometry).err();
         let nat_changes = self.nat_changes(device, geometry)?;
         let orphans = self.orphans(device, geometry)?;
         let Pack { start, head, crc, .. } = self;
-        Ok(Checkpoint { head, crc, start, step, sit_bitmap, nat_bitmap, nat_changes, orphans })
+        Ok(Checkpoint { head, crc, start, step, sit_bitmap, nat_bitmap, nat_changes, orphans, contradiction })
     }
 
     fn has(&self, flag: u32) -> bool {
@@ -229,7 +221,7 @@ impl Pack {
         let (nodes, inodes) = (u64::from(head.nodes_valid.get()), u64::from(head.inodes_valid.get()));
         if user > main || valid > main || nodes > valid || inodes > nodes {
             return Err(format!(
-                "it counts {valid} blocks, {nodes} nodes and {inodes} inodes, users may have {user} blocks, and there are {main}"
+                "its checkpoint counts {valid} blocks, {nodes} nodes, {inodes} inodes, users may have {user} blocks, and there are {main}"
             ));
         }
         Ok(())

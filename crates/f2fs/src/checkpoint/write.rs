@@ -78,6 +78,7 @@ pub(crate) fn write(
         nat_bitmap: Vec::new(),
         nat_changes: Vec::new(),
         orphans: new.orphans.to_vec(),
+        contradiction: None,
     })
 }
 

@@ -6,7 +6,7 @@
 use super::pointers::span;
 use super::write::PAGE;
 use crate::format::NODE_POINTERS;
-use crate::ids::{ByNid, Nid, PageNo};
+use crate::ids::{Nid, Nids, PageNo};
 use crate::image::Media;
 use crate::inode::Inode;
 use crate::node::pointers_of;
@@ -18,19 +18,19 @@ const DEPTHS: [u32; 5] = [0, 0, 1, 1, 2];
 
 impl Media {
     /// Checks that the existing nodes of a range can be read, and that none of them occurs twice: a second
-    /// visit would find it empty.
-    pub(crate) fn check_nodes(&self, inode: &Inode, pages: Range<u64>) -> Result<()> {
+    /// visit would find it empty. Returns their numbers.
+    pub(crate) fn check_nodes(&self, inode: &Inode, pages: Range<u64>) -> Result<Nids> {
+        let (mut first, mut met) = (inode.pointers() as u64, Nids::default());
         if !inode.has_pointers() {
-            return Ok(());
+            return Ok(met);
         }
-        let (mut first, mut met) = (inode.pointers() as u64, ByNid::default());
         for (nid, depth) in inode.block().nid.iter().zip(DEPTHS) {
             let count = span(depth) * NODE_POINTERS as u64;
             let below = pages.start.saturating_sub(first)..pages.end.saturating_sub(first).min(count);
             self.check_node(inode, Nid(nid.get()), depth, below, &mut met)?;
             first += count;
         }
-        Ok(())
+        Ok(met)
     }
 
     /// `pages`: relative to this node.
@@ -40,14 +40,14 @@ impl Media {
         nid: Nid,
         depth: u32,
         pages: Range<u64>,
-        met: &mut ByNid<()>,
+        met: &mut Nids,
     ) -> Result<()> {
         if nid == Nid::NONE || pages.is_empty() {
             return Ok(());
         }
         let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
-        if met.insert(nid, ()).is_some() {
-            return Err(Error::Corrupt(format!("inode {}: node {} is in two places", inode.nid.0, nid.0)));
+        if !met.insert(nid) {
+            return Err(in_two_places(inode, nid));
         }
         if depth == 0 {
             return Ok(());
@@ -72,12 +72,20 @@ impl Media {
         Ok(())
     }
 
-    /// Checks that all parts of an inode which loses its last name can be read.
-    pub(crate) fn check_end(&self, inode: &Inode) -> Result<()> {
-        self.check_nodes(inode, 0..u64::MAX)?;
-        match Nid(inode.block().xattr_nid.get()) {
-            Nid::NONE => Ok(()),
-            xattrs => self.nodes.get(&self.device, &self.geometry, xattrs, inode.nid).map(drop),
+    /// Checks that all parts of an inode which loses its last name can be read. Returns the numbers of its other nodes.
+    pub(crate) fn check_end(&self, inode: &Inode) -> Result<Nids> {
+        let mut met = self.check_nodes(inode, 0..u64::MAX)?;
+        let xattrs = Nid(inode.block().xattr_nid.get());
+        if xattrs != Nid::NONE {
+            self.nodes.get(&self.device, &self.geometry, xattrs, inode.nid)?;
+            if !met.insert(xattrs) {
+                return Err(in_two_places(inode, xattrs));
+            }
         }
+        Ok(met)
     }
+}
+
+fn in_two_places(inode: &Inode, nid: Nid) -> Error {
+    Error::Corrupt(format!("inode {}: node {} is in two places", inode.nid.0, nid.0))
 }

@@ -2,7 +2,7 @@
 //!
 //! All functions here are called with the directory's lock held for writing.
 
-use super::{DENTRY_NAME_BYTES, DENTRY_SLOTS, LEVELS_MAX, Slots, bucket, hash::hash, levels};
+use super::{DENTRY_NAME_BYTES, DENTRY_SLOTS, Damage, LEVELS_MAX, Slots, bucket, hash::hash, levels};
 use crate::change::{Change, Lacking, Need};
 use crate::format::{
     BLOCK_BYTES, Block, Dentry, DentryBlock, INODE_POINTERS, InodeBlock, bit_lsb, inline_flag, set_bit_lsb,
@@ -206,7 +206,7 @@ struct Spread {
 impl Spread {
     fn of(inode: &Inode) -> Result<Spread> {
         let (mut above, mut all) = (inode.nid, Vec::new());
-        let mut damage = None;
+        let mut damage = Damage::up_to(1);
         Slots::inline(inode)?.list(0, &mut damage, &mut |entry| {
             match entry.name {
                 b"." => {}
@@ -215,7 +215,7 @@ impl Spread {
             }
             Ok(false)
         })?;
-        damage.map_or(Ok(()), Err)?;
+        damage.end()?;
         // The first two slots are those of `.` and `..`.
         let keeps_places = inode.block().dir_level == 0 && all.iter().all(|entry| entry.place >= 2);
         let mut spread = Spread { blocks: BTreeMap::new(), depth: 1 };

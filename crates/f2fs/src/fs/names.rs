@@ -77,7 +77,7 @@ impl F2fs {
     }
 
     /// The inode of an entry; it must be of the entry's kind.
-    fn child_of(&self, dir: &Inode, found: (Nid, FileKind)) -> Result<Inode> {
+    pub(crate) fn child_of(&self, dir: &Inode, found: (Nid, FileKind)) -> Result<Inode> {
         let child = self.child(dir, found.0)?;
         if child.kind == found.1 {
             return Ok(child);
@@ -112,7 +112,7 @@ impl F2fs {
                 _ => {}
             }
         }
-        self.media.check_end(child).map(|()| Loss::Link)
+        self.media.check_end(child).map(|_| Loss::Link)
     }
 
     fn may_add(&self, cred: &Cred, dir: &Inode) -> Result<()> {

@@ -86,12 +86,14 @@ impl Fsynced {
     pub(crate) fn of(chain: &Chain, device: &Device, nat: &Nat, features: u32) -> Fsynced {
         let mut found = Fsynced::default();
         let mut inodes = BTreeSet::new();
+        // An fsync writes other nodes of a new file before its inode.
+        let made: BTreeSet<Nid> = chain.0.iter().filter(|link| link.made.is_some()).map(Link::ino).collect();
         for link in &chain.0 {
             let (nid, ino) = (Nid(link.footer.nid.get()), link.ino());
             let here =
                 nat.find(device, ino).is_ok_and(|entry| entry.addr.get() != 0 && entry.ino.get() == ino.0);
             // Nodes of an unknown file: it had no name any more when its inode was written.
-            if !here && link.made.is_none() && !inodes.contains(&ino) {
+            if !here && !made.contains(&ino) {
                 continue;
             }
             inodes.insert(ino);

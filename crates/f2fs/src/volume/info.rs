@@ -29,6 +29,8 @@ pub struct Info {
     pub blocks_user: u64,
     /// Blocks in use.
     pub blocks_valid: u64,
+    /// Impossible counts: such an image is only read.
+    pub contradiction: Option<String>,
     /// Free segments.
     pub segments_free: u32,
     /// Nodes in use.
@@ -60,6 +62,7 @@ impl F2fs {
             needs_fsck: ledger.checkpoint.has(checkpoint_flag::FSCK | checkpoint_flag::ERROR),
             blocks_user: head.blocks_user.get(),
             blocks_valid: head.blocks_valid.get(),
+            contradiction: ledger.checkpoint.contradiction.clone(),
             segments_free: head.segments_free.get(),
             nodes: head.nodes_valid.get(),
             inodes: head.inodes_valid.get(),

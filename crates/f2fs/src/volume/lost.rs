@@ -128,7 +128,7 @@ impl Lost {
         };
         let device = Device::open(path, Access::Read)?;
         let (superblock, geometry) = superblock::read(&device)?;
-        let checkpoint = Checkpoint::read_uncounted(&device, &geometry)?;
+        let checkpoint = Checkpoint::read(&device, &geometry)?;
         let nat = Nat::new(&geometry, checkpoint.nat_bitmap, checkpoint.nat_changes);
         let used = nat.used(&device).map_err(unread)?;
         nat.change(used.clone());

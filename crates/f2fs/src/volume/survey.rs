@@ -1,22 +1,33 @@
-//! What is in an image: every inode that a name leads to, and in how many pieces its bytes lie.
+//! What is in an image: every inode that a name leads to, in how many pieces its bytes lie, and all that a mount would refuse of it.
+//!
+//! What is refused is found by the functions that refuse it: an inode, its nodes and its attributes are read as calls read them, and each
+//! name of a directory that is listed is looked up. What only a recount shows comes on top: two pointers to one block, blocks that the
+//! segment table has as free, numbers of names.
 //!
 //! Names may lead in circles, and pointers anywhere: each inode is looked at once, and no more blocks are counted than the main area has.
+//! Memory is taken for a bit a block, some 20 bytes an inode, and the names of directories.
 
-use crate::format::SEGMENT_BLOCKS;
+mod blocks;
+mod paths;
+mod walk;
+
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::image::Media;
-use crate::inode::{Inode, ROOT};
+use crate::inode::Inode;
 use crate::mounted::F2fs;
+use blocks::{Claims, Owners};
 use heddle_vfs::{Error, FileKind, Result};
-use std::collections::HashSet;
+use walk::Walk;
 
 /// What a walk from the root finds.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     /// By number.
     pub inodes: Vec<Surveyed>,
-    /// What could not be read, in words.
+    /// What a mount would refuse, or could not serve: a line each, with the path where that is known.
     pub problems: Vec<String>,
+    /// Inodes that are not read, and not wrong: encrypted and compressed ones, directories that ignore case.
+    pub unread: u64,
 }
 
 /// An inode.
@@ -40,26 +51,26 @@ impl F2fs {
     /// Looks at all that names lead to: every inode and every node of them is read. Of what is being changed it finds this or that.
     pub fn survey(&self) -> Survey {
         let _inside = self.inside();
-        let mut survey = Survey::default();
-        let mut blocks_left = u64::from(self.media.geometry.main_segments) * u64::from(SEGMENT_BLOCKS);
-        let mut seen = HashSet::from([ROOT]);
-        let mut next = vec![ROOT];
-        while let Some(nid) = next.pop() {
-            let looked = self.media.inode(nid).and_then(|inode| {
-                survey.inodes.push(self.media.surveyed(&inode, &mut blocks_left)?);
-                self.media.add_names(&inode, &mut seen, &mut next)
-            });
-            if let Err(error) = looked {
-                survey.problems.push(format!("inode {}: {error}", nid.0));
-            }
-        }
-        survey.inodes.sort_unstable_by_key(|inode| inode.nid);
-        survey
+        let mut inodes = Vec::new();
+        let found = Walk::of(self).run(&mut |inode| inodes.push(inode));
+        inodes.sort_unstable_by_key(|inode| inode.nid);
+        Survey { inodes, ..found }
+    }
+
+    /// The same, keeping no inodes. `progress` is told how many it has seen, and how many there should be.
+    pub fn examine(&self, progress: &mut dyn FnMut(u64, u64)) -> Survey {
+        let _inside = self.inside();
+        let (all, mut seen) = (u64::from(self.info().inodes), 0);
+        Walk::of(self).run(&mut |_| {
+            seen += 1;
+            progress(seen, all.max(seen));
+        })
     }
 }
 
 impl Media {
-    fn surveyed(&self, inode: &Inode, blocks_left: &mut u64) -> Result<Surveyed> {
+    /// Counts what an inode leads to. Blocks of compressed files are counted only: which pointers are blocks their clusters say.
+    fn surveyed(&self, inode: &Inode, owners: &mut Owners<'_>, claims: &mut Claims) -> Result<Surveyed> {
         let (kind, links) = (inode.kind, inode.block().links.get());
         let mut found =
             Surveyed { nid: inode.nid, kind, links, size_bytes: inode.size_bytes, blocks: 0, extents: 0 };
@@ -68,7 +79,7 @@ impl Media {
         while let Some(at) = page.filter(|_| inode.is_compressed()) {
             let (is_block, pages) = self.stretch(inode, PageNo(at))?;
             if is_block {
-                *blocks_left = blocks_left.checked_sub(pages).ok_or_else(too_many)?;
+                owners.count(pages).ok_or_else(too_many)?;
                 found.blocks += pages;
                 found.extents += 1;
             }
@@ -77,7 +88,8 @@ impl Media {
         while let Some(at) = page {
             let run = self.run(inode, PageNo(at))?;
             if run.addr.is_block() {
-                *blocks_left = blocks_left.checked_sub(run.pages).ok_or_else(too_many)?;
+                owners.count(run.pages).ok_or_else(too_many)?;
+                owners.claim(run.addr, run.pages, claims);
                 found.blocks += run.pages;
                 found.extents += u64::from(run.addr != behind);
                 behind = run.addr.plus(run.pages as u32);
@@ -87,18 +99,5 @@ impl Media {
             page = at.checked_add(run.pages);
         }
         Ok(found)
-    }
-
-    /// What the names in a directory lead to, and was not seen yet, comes next.
-    fn add_names(&self, dir: &Inode, seen: &mut HashSet<Nid>, next: &mut Vec<Nid>) -> Result<()> {
-        if dir.kind != FileKind::Directory {
-            return Ok(());
-        }
-        self.list(dir, 0, &mut |entry| {
-            if !entry.is_dots() && seen.insert(entry.nid) {
-                next.push(entry.nid);
-            }
-            Ok(false)
-        })
     }
 }

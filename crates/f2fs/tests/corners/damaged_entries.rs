@@ -217,6 +217,27 @@ fn a_damaged_inline_entry_hides_no_other_name() {
     DAMAGES.into_iter().for_each(|damage| hides_no_other(&image, INLINE, damage));
 }
 
+/// Of a name with a slash or of a length that cannot be, fsck.f2fs says nothing.
+#[test]
+fn a_survey_tells_of_each_damaged_entry() {
+    for ((image, dir), layout, path) in [(in_blocks(), IN_BLOCKS, "/dir"), (inline(), INLINE, DIR)] {
+        let problems = |image: &Image| F2fs::open(&image.path).unwrap().survey().problems;
+        assert_eq!(problems(&image), Vec::<String>::new());
+        let (at, block) = newest(&image, dir, layout);
+        let slot = layout.slot_of(&block, WRONG).unwrap();
+        let hash =
+            |block: &mut [u8], layout: Layout, slot: usize| block[layout.entries + slot * DENTRY_BYTES] ^= 1;
+        for (what, damage) in DAMAGES.into_iter().chain([("a hash", hash as fn(&mut [u8], Layout, usize))]) {
+            let image = Image::copy_of(&image);
+            Forge::of(&image.path).change(at, |block| damage(block, layout, slot));
+            let told = problems(&image);
+            let is_told = told.iter().any(|problem| problem.starts_with(path) && problem.contains(" entry "));
+            let is_hash = told.iter().any(|problem| problem.starts_with(&format!("{path}/{WRONG} (inode")));
+            assert!(if what == "a hash" { is_hash } else { is_told }, "{what}: {told:?}");
+        }
+    }
+}
+
 /// New names were written over the ends of old ones.
 #[test]
 fn a_name_that_lost_marks_of_its_slots_is_not_written_over() {

@@ -3,6 +3,7 @@
 use super::{ROOT, create, make_dir, mounted, name, size};
 use crate::common::{Image, read};
 use crate::forge::Forge;
+use heddle_f2fs::F2fs;
 use heddle_f2fs::format::{DentryBlock, InodeBlock, bit_lsb};
 use heddle_vfs::{Cred, Error, FileSystem, OpenFlags, RenameMode};
 use std::path::Path;
@@ -128,6 +129,40 @@ fn an_inode_that_says_an_old_name_goes_with_the_new_one() {
     }
 }
 
+/// The kernel made EIO of a child that was the root.
+#[test]
+fn a_name_that_leads_to_the_root_is_damage_to_each_call() {
+    let (image, _) = image();
+    for ino in [0, 1, 2, 3] {
+        let image = Image::copy_of(&image);
+        forge_entry(&image, "wrong", Some(ino), None);
+        forge_entry(&image, "dir", Some(ino), None);
+        let (fs, root) = (mounted(&image), Cred::root());
+        fs.release(create(&fs, ROOT, "new"));
+        for text in ["wrong", "dir"] {
+            let text = name(text);
+            let calls = [
+                fs.lookup(&root, ROOT, text).map(drop),
+                fs.step(&root, ROOT, text).map(drop),
+                fs.unlink(&root, ROOT, text),
+                fs.rmdir(&root, ROOT, text),
+                fs.rename(&root, ROOT, name("new"), ROOT, text, RenameMode::Replace),
+                fs.rename(&root, ROOT, text, ROOT, name("moved"), RenameMode::Replace),
+                fs.create(&root, ROOT, text, 0o600, OpenFlags::WRITE).map(drop),
+            ];
+            assert!(calls.iter().all(|done| matches!(done, Err(Error::Corrupt(_)))), "{ino}: {calls:?}");
+        }
+        assert!(!fs.has_failed());
+        fs.unmount().unwrap();
+        drop(fs);
+        let problems = F2fs::open(&image.path).unwrap().survey().problems;
+        for wrong in ["/wrong", "/dir"] {
+            let told = |problem: &String| problem.contains(wrong) && problem.contains("a name leads to");
+            assert!(problems.iter().any(told), "{ino}: {problems:?}");
+        }
+    }
+}
+
 #[test]
 fn an_entry_of_another_kind_than_its_inode_is_removed_by_nobody() {
     let (image, [wrong, ..]) = image();
@@ -147,6 +182,8 @@ fn an_entry_of_another_kind_than_its_inode_is_removed_by_nobody() {
     }
     assert!(read(&fs, Path::new("/wrong")) == [5; 5000] && fs.getattr(dir).is_ok());
     assert!(!fs.has_failed());
+    let problems = fs.survey().problems.join("\n");
+    assert!(problems.contains("/wrong") && problems.contains("/dir"), "{problems}");
     let file = fs.open(&root, heddle_vfs::Ino(wrong.into()), OpenFlags::READ_WRITE).unwrap();
     fs.setattr(&root, file.ino, Some(&file), &size(7)).unwrap();
     fs.release(file);

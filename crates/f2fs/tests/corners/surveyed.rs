@@ -1,0 +1,226 @@
+//! What a survey tells of damage that a mount refuses or cannot serve: the inode, its path, and what is wrong.
+
+use super::{ROOT, create, make_dir, mounted, name, refusal};
+use crate::common::{Image, read};
+use crate::forge::Forge;
+use heddle_f2fs::F2fs;
+use heddle_f2fs::format::{CheckpointHead, INODE_POINTERS, InodeBlock, SIT_ENTRIES, SitBlock, set_bit_msb};
+use heddle_vfs::{Cred, FileSystem, Ino, SetXattr, XattrName};
+use std::path::Path;
+use zerocopy::{FromBytes, FromZeros};
+
+/// Pointers of an inode that this engine made stand behind its extra attributes.
+const FIRST_POINTER: usize = 9;
+/// Where the first attribute stands, behind their header.
+const FIRST_XATTR: usize = INODE_POINTERS - 50 + 6;
+
+/// An image with `/file` of three blocks, which is `/dir/again` too and has an attribute, and `/other`.
+struct Sample {
+    image: Image,
+    file: u32,
+    other: u32,
+    dir: u32,
+}
+
+fn sample() -> Sample {
+    let image = Image::made(64);
+    let fs = mounted(&image);
+    let [file, other] = ["file", "other"].map(|text| {
+        let file = create(&fs, ROOT, text);
+        fs.write(&file, 0, &[5; 9000]).unwrap();
+        let ino = file.ino;
+        fs.release(file);
+        ino
+    });
+    let dir = make_dir(&fs, "dir");
+    fs.link(&Cred::root(), file, dir, name("again")).unwrap();
+    let user = XattrName::new(b"user.x").unwrap();
+    fs.setxattr(&Cred::root(), file, user, b"value", SetXattr::Any).unwrap();
+    fs.unmount().unwrap();
+    let [file, other, dir] = [file, other, dir].map(|Ino(ino)| ino as u32);
+    Sample { image, file, other, dir }
+}
+
+impl Sample {
+    fn copy(&self) -> Sample {
+        Sample { image: Image::copy_of(&self.image), ..*self }
+    }
+
+    fn inode(&self, ino: u32, change: impl Fn(&mut InodeBlock)) {
+        Forge::of(&self.image.path).inode(ino, |inode| {
+            change(inode);
+            crate::believed::seal(&self.image, inode);
+        });
+    }
+
+    fn problems(&self) -> Vec<String> {
+        F2fs::open(&self.image.path).unwrap().survey().problems
+    }
+
+    /// The block of the file's first page.
+    fn block_of(&self, ino: u32) -> u32 {
+        let nodes = Forge::of(&self.image.path).nodes_of(ino);
+        let key = |(addr, node): &(u32, _)| {
+            let node: &heddle_f2fs::format::NodeBlock = node;
+            (node.footer.checkpoint_version.get() as u32, *addr)
+        };
+        let (_, node) = nodes.into_iter().max_by_key(key).unwrap();
+        let inode: &InodeBlock = zerocopy::transmute_ref!(&node);
+        inode.addr[FIRST_POINTER].get()
+    }
+
+    /// In both copies of the segment table the block is free.
+    fn free(&self, addr: u32) {
+        let forge = Forge::of(&self.image.path);
+        let superblock = forge.superblock();
+        let at = addr - superblock.main.get();
+        let (segment, half) = ((at / 512) as usize, superblock.segments_sit.get() / 2 * 512);
+        for copy in [0, half] {
+            forge.change(superblock.sit.get() + copy + (segment / SIT_ENTRIES) as u32, |block| {
+                let entry = &mut SitBlock::mut_from_bytes(block).unwrap().entries[segment % SIT_ENTRIES];
+                if entry.blocks.get() & 0x3ff > 0 {
+                    entry.blocks.set(entry.blocks.get() - 1);
+                    set_bit_msb(&mut entry.valid, at as usize % 512, false);
+                }
+            });
+        }
+    }
+}
+
+fn set_own_name(inode: &mut InodeBlock, text: &str) {
+    inode.name[..text.len()].copy_from_slice(text.as_bytes());
+    inode.name_bytes.set(text.len() as u32);
+}
+
+/// Its path, what is said of it, and the damage.
+type Damage = (&'static str, &'static str, fn(&Sample));
+
+const DAMAGES: [Damage; 19] = [
+    ("/file", "its size is 5497558138880 bytes", |s| s.inode(s.file, |inode| inode.size_bytes.set(5 << 40))),
+    ("/dir", "its size is 5497558138880 bytes", |s| s.inode(s.dir, |inode| inode.size_bytes.set(5 << 40))),
+    ("/file", "mode 0 is of no kind", |s| s.inode(s.file, |inode| inode.mode.set(0))),
+    ("/dir/again", "mode 0 is of no kind", |s| s.inode(s.file, |inode| inode.mode.set(0))),
+    ("/file", "a size of 4611686018427387904 bytes", |s| {
+        s.inode(s.file, |inode| inode.size_bytes.set(1 << 62))
+    }),
+    ("/dir", "a size of 4611686018427387904 bytes", |s| {
+        s.inode(s.dir, |inode| inode.size_bytes.set(1 << 62))
+    }),
+    ("/file", "extra attributes of 999 bytes", |s| {
+        s.inode(s.file, |inode| inode.addr[0].set(inode.addr[0].get() & !0xffff | 999));
+    }),
+    ("/file", "inline entries, and it is no directory", |s| s.inode(s.file, |inode| inode.inline = 255)),
+    ("/dir", "a directory with inline bytes", |s| s.inode(s.dir, |inode| inode.inline = 255)),
+    ("/other", "its name is \"a/b\"", |s| s.inode(s.other, |inode| set_own_name(inode, "a/b"))),
+    ("/other", "its name is \"..\"", |s| s.inode(s.other, |inode| set_own_name(inode, ".."))),
+    ("/other", "its own name has 300 bytes", |s| s.inode(s.other, |inode| inode.name_bytes.set(300))),
+    ("/dir", "200 levels", |s| s.inode(s.dir, |inode| inode.depth.set(200))),
+    ("/dir", "it counts 7 links", |s| s.inode(s.dir, |inode| inode.links.set(7))),
+    ("a name in /", "it counts 1 links, and 2 names", |s| s.inode(s.file, |inode| inode.links.set(1))),
+    ("/file", "attributes of inode", |s| {
+        s.inode(s.file, |inode| inode.addr[FIRST_XATTR].set(0xff00_fa01));
+    }),
+    ("/file", "outside the main area", |s| {
+        s.inode(s.file, |inode| inode.addr[FIRST_POINTER].set(u32::MAX - 9))
+    }),
+    ("/", "is led to twice", |s| {
+        let addr = s.block_of(s.other);
+        s.inode(s.file, |inode| {
+            inode.addr[FIRST_POINTER + 1].set(addr);
+            inode.extent = FromZeros::new_zeroed();
+        });
+    }),
+    ("/other", "is said to be free by the segment table", |s| s.free(s.block_of(s.other))),
+];
+
+#[test]
+fn a_survey_tells_where_damage_is_and_of_nothing_else() {
+    let whole = sample();
+    assert_eq!(whole.problems(), Vec::<String>::new());
+    for (path, what, damage) in DAMAGES {
+        let sample = whole.copy();
+        damage(&sample);
+        let problems = sample.problems();
+        let is_told = problems.iter().any(|problem| problem.contains(path) && problem.contains(what));
+        assert!(is_told, "{path}, {what}: {problems:?}");
+        assert!(problems.len() <= 2, "{path}, {what}: {problems:?}");
+        let of_other = problems.iter().any(|problem| problem.contains("/other"));
+        assert!(["/other", "/"].contains(&path) || !of_other, "{path}, {what}: {problems:?}");
+    }
+}
+
+#[test]
+fn a_wrong_own_name_is_mended_by_a_rename() {
+    let sample = sample();
+    sample.inode(sample.other, |inode| inode.name_bytes.set(300));
+    assert!(sample.problems()[0].contains("renaming it under a mount mends that"), "{:?}", sample.problems());
+    let fs = mounted(&sample.image);
+    let replace = heddle_vfs::RenameMode::Replace;
+    fs.rename(&Cred::root(), ROOT, name("other"), ROOT, name("renamed"), replace).unwrap();
+    fs.unmount().unwrap();
+    drop(fs);
+    assert_eq!(sample.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn a_survey_tells_of_an_orphan_that_has_a_name() {
+    let Sample { image, file, .. } = sample();
+    let fs = mounted(&image);
+    let open = create(&fs, ROOT, "open");
+    fs.unlink(&Cred::root(), ROOT, name("open")).unwrap();
+    fs.sync().unwrap();
+    drop((fs, open));
+    let problems = || F2fs::open(&image.path).unwrap().survey().problems;
+    assert_eq!(problems(), Vec::<String>::new());
+    Forge::of(&image.path).orphans(|orphans| orphans.ino[0].set(file));
+    let said = problems().join("\n");
+    assert!(said.contains(&format!("inode {file} is said to have no name, and has 2")), "{said}");
+    assert!(refusal(&image).contains("is said to have no name"));
+}
+
+/// Nothing is read by them; files of such an image could not be rescued.
+#[test]
+fn counts_that_cannot_be_keep_no_reader_out() {
+    let whole = sample();
+    let wrong: [fn(&mut CheckpointHead); 5] = [
+        |head| head.blocks_user.set(u64::MAX),
+        |head| head.blocks_valid.set(1 << 40),
+        |head| head.blocks_valid.set(1),
+        |head| head.nodes_valid.set(u32::MAX),
+        |head| head.inodes_valid.set(u32::MAX),
+    ];
+    for change in wrong {
+        let sample = whole.copy();
+        Forge::of(&sample.image.path).head(change);
+        let refused = refusal(&sample.image);
+        let words = ["its checkpoint counts", "-o ro", "heddle fsck -y"];
+        assert!(words.iter().all(|word| refused.contains(word)), "{refused}");
+        let fs = F2fs::open(&sample.image.path).unwrap();
+        assert!(read(&fs, Path::new("/dir/again")) == [5; 9000]);
+        let space = fs.statfs().unwrap();
+        assert!(space.blocks_free <= space.blocks_total && space.blocks_total <= 64 << 8, "{space:?}");
+        assert!(fs.info().contradiction.is_some());
+        let problems = fs.survey().problems;
+        assert!(problems.iter().any(|problem| problem.contains("its checkpoint counts")), "{problems:?}");
+    }
+}
+
+#[test]
+fn a_segment_table_that_contradicts_itself_keeps_no_reader_out() {
+    let sample = sample();
+    let addr = sample.block_of(sample.other);
+    let forge = Forge::of(&sample.image.path);
+    let superblock = forge.superblock();
+    let segment = ((addr - superblock.main.get()) / 512) as usize;
+    for copy in [0, superblock.segments_sit.get() / 2 * 512] {
+        forge.change(superblock.sit.get() + copy + (segment / SIT_ENTRIES) as u32, |block| {
+            SitBlock::mut_from_bytes(block).unwrap().entries[segment % SIT_ENTRIES].valid[63] ^= 1;
+        });
+    }
+    let refused = refusal(&sample.image);
+    assert!(refused.contains("live blocks") && refused.contains("-o ro"), "{refused}");
+    let fs = F2fs::open(&sample.image.path).unwrap();
+    assert!(read(&fs, Path::new("/other")) == [5; 9000]);
+    let problems = fs.survey().problems;
+    assert!(problems[0].contains("no mount can write to it"), "{problems:?}");
+}
