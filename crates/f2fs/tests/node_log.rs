@@ -21,7 +21,7 @@ use heddle_vfs::{Cred, Error, FileSystem, Ino, OpenFlags, RangeOp, SetAttr};
 use machine::{Watch, append_durably, fresh, log_in, made, name, open};
 use rig::{
     Appended, Random, blocks_of, can_be_used_emptied_and_mounted, cut, instant, may_be, play, put_down,
-    shifted,
+    replaced, shifted,
 };
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ fn check(left: &Image, nvm: &[u8], variant: Variant, may_be: &[Tree], what: &str
     fsck_is_clean(&left.path);
     let (fs, nvm) = open(&left.path, variant, nvm);
     let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
-    let tree = Tree::of(&fs).unwrap();
+    let tree = Tree::of(&fs).unwrap_or_else(|error| panic!("{what}: {error}"));
     let differs: Vec<String> = may_be.iter().filter_map(|wanted| tree.difference(wanted)).collect();
     assert!(differs.len() < may_be.len(), "{what}: {}", differs[0]);
     let found = fs.info().fsynced_inodes;
@@ -120,15 +120,14 @@ fn a_power_cut_leaves_one_instant_with_all_that_was_synced() {
     assert!(found > 0 && nested > 0, "{found} files found in logs, {nested} logs taken in");
 }
 
-#[test]
-fn a_shift_cut_by_power_is_done_or_not() {
+fn is_done_or_not(change: impl Fn(&F2fs) -> (usize, [Tree; 2])) {
     for variant in BOTH {
         let Some(image) = Image::empty(64, &[]) else { return };
         let (base, mut random, mut tried) = (blocks_of(&image.path), Random(1), 0);
         let (fs, nvm) = open(&image.path, variant, &fresh());
         let fs = fs.unwrap();
         let watch = Watch::of(&fs, &nvm, 1);
-        let (begin, states) = shifted(&fs);
+        let (begin, states) = change(&fs);
         let traffic = fs.traffic();
         nvm.stop_watching();
         drop(fs);
@@ -143,6 +142,16 @@ fn a_shift_cut_by_power_is_done_or_not() {
         }
         assert!(tried > 4, "{variant:?}: {tried} cuts");
     }
+}
+
+#[test]
+fn a_shift_cut_by_power_is_done_or_not() {
+    is_done_or_not(shifted);
+}
+
+#[test]
+fn a_rename_cut_by_power_is_done_or_not() {
+    is_done_or_not(replaced);
 }
 
 /// Threads append to files of their own and fsync, some new ones among them; whatever returned before a cut is there after it.

@@ -15,7 +15,7 @@ use heddle_vfs::testkit::Tree;
 use heddle_vfs::{Cred, FileSystem, Ino, Name, OpenFlags, SetAttr, SetTime, Time};
 use power_cuts::rig::{
     Appended, BLOCK, Random, blocks_of, can_be_used_emptied_and_mounted, cut, instant, may_be, play,
-    put_down, shifted,
+    put_down, replaced, shifted,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,7 +24,7 @@ use std::path::Path;
 
 /// One of the states that may be there, and nothing else.
 fn is_one_of(may_be: &[Tree], fs: &F2fs, what: &str) {
-    let tree = Tree::of(fs).unwrap();
+    let tree = Tree::of(fs).unwrap_or_else(|error| panic!("{what}: {error}"));
     let differs: Vec<String> = may_be.iter().filter_map(|wanted| tree.difference(wanted)).collect();
     assert!(differs.len() < may_be.len(), "{what}: {}", differs[0]);
 }
@@ -83,14 +83,13 @@ fn a_power_cut_leaves_one_instant_with_all_that_was_synced() {
     assert!(rolled > 0, "no file was found again behind a checkpoint");
 }
 
-/// Before and behind each of the device's writes and flushes.
-#[test]
-fn a_shift_cut_by_power_is_done_or_not() {
+/// Cuts a change before and after each of the device's writes and flushes.
+fn is_done_or_not(change: impl Fn(&F2fs) -> (usize, [Tree; 2])) {
     for variant in [Variant::F2fs, Variant::RangeLock] {
         let Some(image) = Image::empty(64, &[]) else { return };
         let (base, mut random) = (blocks_of(&image.path), Random(1));
         let fs = F2fs::open_as(&image.path, variant).unwrap();
-        let (begin, states) = shifted(&fs);
+        let (begin, states) = change(&fs);
         let traffic = fs.traffic();
         drop(fs);
         for at in begin..=traffic.len() {
@@ -100,6 +99,16 @@ fn a_shift_cut_by_power_is_done_or_not() {
             is_one_of(&states, &fs, &format!("{variant:?}, cut {at} of {}", traffic.len()));
         }
     }
+}
+
+#[test]
+fn a_shift_cut_by_power_is_done_or_not() {
+    is_done_or_not(shifted);
+}
+
+#[test]
+fn a_rename_cut_by_power_is_done_or_not() {
+    is_done_or_not(replaced);
 }
 
 /// The mount takes an inode in that was fsynced behind the checkpoint, with an older time than that has.

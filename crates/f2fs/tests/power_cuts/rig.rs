@@ -286,6 +286,23 @@ pub fn shifted(fs: &F2fs) -> (usize, [Tree; 2]) {
     (begin, [before, Tree::of(fs).unwrap()])
 }
 
+/// Renames a file over one of another directory: what had been written before, and the states before and after.
+pub fn replaced(fs: &F2fs) -> (usize, [Tree; 2]) {
+    let (root, [moved, target]) =
+        (Cred::root(), [&b"moved"[..], b"target"].map(|name| Name::new(name).unwrap()));
+    let dir = fs.mkdir(&root, Ino::ROOT, Name::new(b"dir").unwrap(), 0o700).unwrap().ino;
+    for (parent, name) in [(Ino::ROOT, moved), (dir, target)] {
+        let (_, file) = fs.create(&root, parent, name, 0o600, OpenFlags::READ_WRITE).unwrap();
+        fs.write(&file, 0, name.bytes()).unwrap();
+        fs.release(file);
+    }
+    fs.sync().unwrap();
+    let (begin, before) = (fs.traffic().len(), Tree::of(fs).unwrap());
+    fs.rename(&root, Ino::ROOT, moved, dir, target, RenameMode::Replace).unwrap();
+    fs.sync().unwrap();
+    (begin, [before, Tree::of(fs).unwrap()])
+}
+
 /// What a cut left can be used, emptied, and mounted again.
 pub fn can_be_used_emptied_and_mounted(fs: F2fs, path: &Path, mount_again: impl FnOnce() -> F2fs) {
     let (root, after) = (Cred::root(), Name::new(b"after").unwrap());
