@@ -17,6 +17,7 @@ mod ready;
 mod serving;
 
 use anyhow::{Context, Result};
+use heddle_console::failure::usage;
 use heddle_console::output::talk;
 use heddle_console::variant::System;
 use heddle_fuse::MountPoint;
@@ -134,6 +135,12 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(place) = &options.metrics {
         place.refuse_below(&args.dir)?;
     }
+    if let Some(log) = options.log.as_deref().filter(|log| !args.foreground && covers(&args.dir, log)) {
+        let (log, dir) = (log.display(), args.dir.display());
+        return Err(usage(format!(
+            "-o log={log}: the mount at {dir} would cover this log; choose a path outside of it"
+        )));
+    }
     if args.foreground || args.tell_ready { serve(args, &options) } else { background::start(args) }
 }
 
@@ -146,6 +153,13 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
         true => serving::serve(args, options, f2fs::open(args, options)?, signals, place),
         false => serving::serve(args, options, nvm::open(args, options)?, signals, place),
     }
+}
+
+/// Returns true if a mount at `dir` would cover this file.
+fn covers(dir: &Path, file: &Path) -> bool {
+    let whole = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
+    let above = file.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    matches!((whole(above), whole(dir)), (Ok(above), Ok(dir)) if above.starts_with(&dir))
 }
 
 /// The source that the mount table shows.

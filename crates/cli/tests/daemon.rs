@@ -229,10 +229,13 @@ fn an_unmount_that_returned_has_let_go_of_image_and_node_log() {
     heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", &place.image()]).ok();
     let nvm = place.text("nvm");
     for _ in 0..4 {
-        let mounted = Mounted::new(&place, &["--variant", "f2fs-nl", "--nvm", &nvm, "-o", "nvm-size=16M"]);
+        let options = format!("nvm-size=16M,log={}", place.text("daemon-log"));
+        let mounted = Mounted::new(&place, &["--variant", "f2fs-nl", "--nvm", &nvm, "-o", &options]);
         fs::write(mounted.path("file"), vec![7; 1 << 20]).unwrap();
         File::open(mounted.path("file")).unwrap().sync_all().unwrap();
         drop(mounted);
+        let said = fs::read_to_string(place.path("daemon-log")).unwrap();
+        assert!(said.lines().last().is_some_and(|line| line.ends_with("unmounted")), "{said}");
         heddle(&["fold", "--nvm", &nvm, &place.image()]).ok();
     }
 }

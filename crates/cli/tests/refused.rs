@@ -148,6 +148,17 @@ fn metrics_that_nobody_could_ask_are_refused_before_anything_is_done() {
     refused(format!("metrics={port}"), 1, &["Address already in use", &port.to_string()]);
 }
 
+/// The mount's process would open it through its own mount, and keep that in use for ever.
+#[test]
+fn a_log_that_the_mount_would_cover_is_refused() {
+    let place = Place::with_image("heddle");
+    let (image, dir) = (place.image(), place.mnt());
+    for log in [format!("{dir}/log"), format!("{dir}/../mnt/log")] {
+        heddle(&["mount", "-o", &format!("log={log}"), &image, &dir]).failed(2, &["would cover", &log]);
+    }
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+}
+
 #[test]
 fn a_refused_mount_leaves_the_device_of_the_log_as_it_was() {
     if !own_namespace() {

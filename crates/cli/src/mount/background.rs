@@ -5,7 +5,7 @@
 //! stderr already. A signal that arrives meanwhile is forwarded. The mount keeps none of the caller's
 //! descriptors: the caller's pipes and locks end with the caller.
 
-use super::{Args, log, options::Options};
+use super::Args;
 use anyhow::{Context, Result, bail};
 use heddle_console::failure::{Exit, Said};
 use rustix::process::{Pid, Signal, kill_process};
@@ -79,16 +79,15 @@ fn close_on_exec() {
 }
 
 /// Reports that the mount is ready and detaches from the terminal: from then on messages go to the log.
-pub fn tell_ready(options: &Options) -> Result<()> {
+pub fn tell_ready(log: Option<&File>) -> Result<()> {
     // All steps that can fail come first, while the command can still report an error.
-    let log = log::open(options.log.as_deref());
     std::env::set_current_dir("/")?;
     // Process lists would show it as `exe`.
     let _ = rustix::thread::set_name(c"heddle");
     let null =
         File::options().read(true).write(true).open("/dev/null").context("cannot leave the terminal")?;
     let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("cannot leave the terminal")?;
-    let talk = log.as_ref().unwrap_or(&null);
+    let talk = log.unwrap_or(&null);
     for (from, standard) in [(&null, 0), (talk, 1)] {
         // SAFETY: both are descriptors of this process; no pointer is involved.
         if unsafe { libc::dup2(from.as_raw_fd(), standard) } < 0 {

@@ -3,7 +3,7 @@
 
 use super::options::Options;
 use super::serving::{End, OpenImage};
-use super::{Args, limits, metrics, node_log, wait_until_free};
+use super::{Args, covers, limits, metrics, node_log, wait_until_free};
 use crate::counters::counted::Counted;
 use crate::unmount_report::UnmountReport;
 use anyhow::{Context, Result, bail};
@@ -178,14 +178,13 @@ impl OpenImage for F2fsImage {
 
 /// A node log in the directory that the mount covers could not be opened by path any more.
 fn refuse_hidden(nvm: &Path, dir: &Path) -> Result<()> {
-    let folder = nvm.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match (folder.canonicalize(), dir.canonicalize()) {
-        (Ok(folder), Ok(dir)) if folder.starts_with(&dir) => Err(usage(format!(
+    if covers(dir, nvm) {
+        return Err(usage(format!(
             "the node log {} would lie under the mount point, where nothing reaches it while the image is mounted: name another place",
             nvm.display()
-        ))),
-        _ => Ok(()),
+        )));
     }
+    Ok(())
 }
 
 /// Refuses an image that this process may not write to its end: it cannot be served or folded.

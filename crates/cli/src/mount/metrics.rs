@@ -5,6 +5,7 @@
 //!             taken, a new client takes the place of the oldest.
 //! Invariants  M1  a socket's name is removed only while it names the socket that was made here.
 
+use super::covers;
 use crate::counters::prometheus;
 use anyhow::{Context, Result, bail};
 use heddle_console::failure::usage;
@@ -65,10 +66,9 @@ impl MetricsAddress {
 
     /// Refuses a socket below the mount point: the mount would cover it, and no client could reach it.
     pub fn refuse_below(&self, dir: &Path) -> Result<()> {
-        let MetricsAddress::Path(socket) = self else { return Ok(()) };
-        let whole = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
-        let (Some(Ok(above)), Ok(dir)) = (socket.parent().map(whole), whole(dir)) else { return Ok(()) };
-        if above.starts_with(&dir) {
+        if let MetricsAddress::Path(socket) = self
+            && covers(dir, socket)
+        {
             return Err(usage(format!(
                 "-o metrics={}: the mount at {} would cover this socket; choose a path outside of it",
                 socket.display(),

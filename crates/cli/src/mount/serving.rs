@@ -1,7 +1,7 @@
 //! Serves an opened image of any engine until it is unmounted, then closes it.
 
 use super::options::Options;
-use super::{Args, background, metrics, metrics::Metrics, ready, source_of};
+use super::{Args, background, log, metrics, metrics::Metrics, ready, source_of};
 use crate::unmount_report::UnmountReport;
 use anyhow::{Result, bail};
 use heddle_console::output::talk;
@@ -10,6 +10,7 @@ use heddle_nvmfs::counters::Counters;
 use heddle_nvmfs::server::Server;
 use heddle_vfs::FileSystem;
 use signal_hook::iterator::Signals;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
@@ -100,9 +101,11 @@ fn begin(
     let start = |at| metrics::start(image.counters(), at, options.metrics_group);
     let metrics = options.metrics.as_ref().map(start).transpose()?;
     let attach_server = image.open_attach_socket(args, options);
+    // Before the mount is there: this process must never wait for its own mount.
+    let log = if args.tell_ready { log::open(options.log.as_deref()) } else { None };
     let mounted = place.mount(image.file_system(), &shown_as(args, options, attach_server.as_ref()));
     let begun = mounted.map_err(anyhow::Error::from).and_then(|mounted| {
-        say_ready(args, options, &mounted, signals)?;
+        say_ready(args, log.as_ref(), &mounted, signals)?;
         Ok(mounted)
     });
     match begun {
@@ -197,11 +200,11 @@ fn shown_as(args: &Args, options: &Options, attach_server: Option<&Server>) -> h
 }
 
 /// Tells the parent process and the service manager that the mount is ready. From then on signals unmount.
-fn say_ready(args: &Args, options: &Options, mounted: &Mounted, signals: &mut Signals) -> Result<()> {
+fn say_ready(args: &Args, log: Option<&File>, mounted: &Mounted, signals: &mut Signals) -> Result<()> {
     let ready = format!("{}: mounted at {}", args.image.display(), mounted.dir().display());
     talk(&ready);
     if args.tell_ready {
-        background::tell_ready(options)?;
+        background::tell_ready(log)?;
         talk(&ready);
     }
     ready::tell_service_manager();
