@@ -2,4 +2,5 @@
 
 pub(crate) mod fsynced;
 pub(crate) mod node_log;
+pub(crate) mod reader;
 pub(crate) mod roll_forward;

@@ -224,6 +224,9 @@ impl F2fs {
         }
         let media =
             Media { device, geometry, features, nodes, pages: Pages::new(), space, names: fsynced.names };
+        if access == Access::Read {
+            media.connect_fsynced(&chain);
+        }
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
         check_root(&media).map_err(damaged)?;
         let orphans = checkpoint.orphans.iter().copied().collect();

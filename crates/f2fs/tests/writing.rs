@@ -491,6 +491,45 @@ fn fsynced_files_without_a_checkpoint_are_recovered_by_the_mount() {
     }
 }
 
+/// No fsync writes indirect nodes.
+#[test]
+fn a_reader_finds_what_was_fsynced_under_indirect_nodes() {
+    let ends: [&[u64]; 4] =
+        [&[4 << 20, 9 << 20], &[9 << 20, 6 << 30], &[6 << 30, 1 << 40], &[1 << 40, (1 << 40) + (5 << 30)]];
+    for (before, ends) in [false, true].into_iter().flat_map(|before| ends.map(|ends| (before, ends))) {
+        let Some(image) = Image::empty(64, &[]) else { return };
+        let fs = F2fs::open_for_writing(&image.path).unwrap();
+        let (attr, file) = create(&fs, Ino::ROOT, "large");
+        // The checkpoint has the nodes on the way, and not the last one.
+        if before {
+            fs.write(&file, ends[0], b"old").unwrap();
+        }
+        fs.sync().unwrap();
+        for end in ends {
+            fs.write(&file, end + (20 << 20), b"fsynced").unwrap();
+            fs.fsync(&file, true).unwrap();
+        }
+        fs.release(file);
+        drop(fs);
+        fsck_is_clean(&image.path);
+        let fs = F2fs::open(&image.path).unwrap();
+        assert_eq!(fs.info().fsynced_inodes, 1);
+        let file = fs.open(&Cred::root(), attr.ino, OpenFlags::READ).unwrap();
+        let read = |at: u64| {
+            let mut bytes = [0; 7];
+            fs.read(&file, at, &mut bytes).map(|len| bytes[..len].to_vec())
+        };
+        for end in ends {
+            assert_eq!(read(end + (20 << 20)), Ok(b"fsynced".to_vec()), "{before}, {end}");
+            assert_eq!(read(end + (19 << 20)), Ok(vec![0; 7]), "{before}, {end}");
+        }
+        if before {
+            assert_eq!(read(ends[0]).unwrap()[..3], *b"old");
+        }
+        fs.release(file);
+    }
+}
+
 #[test]
 fn an_image_linux_fsynced_without_unmount_keeps_what_was_fsynced() {
     // fsck.f2fs wants a path of its own.

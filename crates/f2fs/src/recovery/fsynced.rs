@@ -55,6 +55,15 @@ impl Link {
         Nid(self.footer.ino.get())
     }
 
+    pub(crate) fn nid(&self) -> Nid {
+        Nid(self.footer.nid.get())
+    }
+
+    /// Its place in its file.
+    pub(crate) fn place(&self) -> u32 {
+        self.footer.place()
+    }
+
     fn is_marked(&self) -> bool {
         self.footer.flag.get() & node_flag::FSYNC != 0
     }
