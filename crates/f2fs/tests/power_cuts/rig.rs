@@ -290,7 +290,8 @@ pub fn shifted(fs: &F2fs) -> (usize, [Tree; 2]) {
 pub fn replaced(fs: &F2fs) -> (usize, [Tree; 2]) {
     let (root, [moved, target]) =
         (Cred::root(), [&b"moved"[..], b"target"].map(|name| Name::new(name).unwrap()));
-    let dir = fs.mkdir(&root, Ino::ROOT, Name::new(b"dir").unwrap(), 0o700).unwrap().ino;
+    let node = NewNode { kind: FileKind::Directory, perm: 0o755, rdev: 0, target: &[] };
+    let dir = fs.make(&root, Ino::ROOT, Name::new(b"dir").unwrap(), node).unwrap().ino;
     for (parent, name) in [(Ino::ROOT, moved), (dir, target)] {
         let (_, file) = fs.create(&root, parent, name, 0o600, OpenFlags::READ_WRITE).unwrap();
         fs.write(&file, 0, name.bytes()).unwrap();
