@@ -120,6 +120,12 @@ impl Device {
         Device::of(file, claim, path)
     }
 
+    /// Hands the lock to programs that are started from now on: it is held until the last of them has ended, also if
+    /// this process is killed before.
+    pub(crate) fn share_lock(&self) -> std::io::Result<()> {
+        Ok(rustix::io::fcntl_setfd(&self.file, rustix::io::FdFlags::empty())?)
+    }
+
     /// A device for a file that is open and locked.
     pub(crate) fn of(mut file: File, claim: Claim, path: &Path) -> std::result::Result<Device, OpenError> {
         let fail = |what| move |source| OpenError::System { image: path.into(), what, source };

@@ -1,7 +1,7 @@
 //! Lost files: what a repair by fsck.f2fs would take out of an image is saved before it, whole, or nothing is repaired.
 
 use super::damaged::change_entries;
-use crate::common::{Mounted, Place, Said, alone, heddle};
+use crate::common::{Mounted, Place, Said, alone, command, heddle};
 use heddle_f2fs::checksum::{inode_seed, of_inode};
 use heddle_f2fs::format::{BLOCK_BYTES, DentryBlock, InodeBlock, SUPERBLOCK_OFFSET_BYTES, Superblock};
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
@@ -362,4 +363,54 @@ fn without_a_repair_nothing_is_saved() {
     place.edit(|bytes| lose_name(bytes, 3, file));
     heddle(&["fsck", "-n", &place.image()]).failed(4, &[]);
     assert_eq!(listed(), before);
+}
+
+/// The checker repaired an image that was mounted meanwhile, for reading or writing.
+#[test]
+fn no_mount_takes_an_image_while_it_is_repaired() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image_of("f2fs", "64M");
+    if !has_checker() {
+        return;
+    }
+    let (root, file) = {
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        fs::write(mounted.path("f"), "x").unwrap();
+        (ino(&mounted.path("")), ino(&mounted.path("f")))
+    };
+    place.edit(|bytes| lose_name(bytes, root, file));
+    // It says that it repairs, and begins when it is told to.
+    let tools = place.path("tools");
+    fs::create_dir(&tools).unwrap();
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let slow = format!(
+        "#!/bin/sh\nPATH={path}\ncase \"$*\" in *-y*) touch {0}/begun; while [ ! -e {0}/go ]; do sleep 0.05; done;; esac\n\
+         exec fsck.f2fs \"$@\"\n",
+        tools.display()
+    );
+    fs::write(tools.join("fsck.f2fs"), slow).unwrap();
+    fs::set_permissions(tools.join("fsck.f2fs"), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut fsck = command(&["fsck", "-y", &place.image()])
+        .env("PATH", format!("{}:{path}", tools.display()))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let began = Instant::now();
+    while !tools.join("begun").exists() {
+        assert!(began.elapsed() < Duration::from_secs(60) && fsck.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let is_refused = || {
+        for how in ["wait=0", "wait=0,ro"] {
+            heddle(&["mount", "-o", how, &place.image(), &place.mnt()]).failed(1, &["in use"]);
+        }
+    };
+    is_refused();
+    fsck.kill().unwrap();
+    fsck.wait().unwrap();
+    is_refused();
+    fs::write(tools.join("go"), "").unwrap();
+    // The checker that was left alone ends, and its lock with it.
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null,wait=60"]);
+    assert_eq!(fs::read_dir(mounted.path("")).unwrap().count(), 0);
 }

@@ -25,6 +25,7 @@ use crate::superblock;
 use heddle_vfs::{Error, FileKind, OFFSET_MAX_BYTES, Result, Time};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use zerocopy::little_endian::U32;
@@ -126,7 +127,13 @@ impl Lost {
             let source = io::Error::other(error);
             OpenError::System { image: path.into(), what: "read all of", source }
         };
-        let device = Device::open(path, Access::Read)?;
+        // The repair of a file would not notice a mount. That of a device opens it exclusively itself.
+        let is_device = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
+        let device = Device::open(path, if is_device { Access::Read } else { Access::Write })?;
+        if !is_device {
+            let what = "keep the lock of";
+            device.share_lock().map_err(|source| OpenError::System { image: path.into(), what, source })?;
+        }
         let (superblock, geometry) = superblock::read(&device)?;
         let checkpoint = Checkpoint::read(&device, &geometry)?;
         let nat = Nat::new(&geometry, checkpoint.nat_bitmap, checkpoint.nat_changes);

@@ -67,7 +67,8 @@ impl LostFiles {
     }
 
     /// Saves the files that a repair of the image would remove and that are not saved yet; among them the inodes that the
-    /// checker does not reach. The image stays open for reading until the repair is over.
+    /// checker does not reach. The image stays locked until the repair is over: no
+    /// mount takes it, also if this process is killed and leaves the checker alone.
     ///
     /// # Errors
     /// The reason why not all files can be saved.
