@@ -98,8 +98,8 @@ type Damage = (&'static str, &'static str, fn(&Sample));
 const DAMAGES: [Damage; 19] = [
     ("/file", "its size is 5497558138880 bytes", |s| s.inode(s.file, |inode| inode.size_bytes.set(5 << 40))),
     ("/dir", "its size is 5497558138880 bytes", |s| s.inode(s.dir, |inode| inode.size_bytes.set(5 << 40))),
-    ("/file", "mode 0 is of no kind", |s| s.inode(s.file, |inode| inode.mode.set(0))),
-    ("/dir/again", "mode 0 is of no kind", |s| s.inode(s.file, |inode| inode.mode.set(0))),
+    ("/file", "mode 0 has no valid file type", |s| s.inode(s.file, |inode| inode.mode.set(0))),
+    ("/dir/again", "mode 0 has no valid file type", |s| s.inode(s.file, |inode| inode.mode.set(0))),
     ("/file", "a size of 4611686018427387904 bytes", |s| {
         s.inode(s.file, |inode| inode.size_bytes.set(1 << 62))
     }),
@@ -174,8 +174,11 @@ fn a_survey_tells_of_an_orphan_that_has_a_name() {
     assert_eq!(problems(), Vec::<String>::new());
     Forge::of(&image.path).orphans(|orphans| orphans.ino[0].set(file));
     let said = problems().join("\n");
-    assert!(said.contains(&format!("inode {file} is said to have no name, and has 2")), "{said}");
-    assert!(refusal(&image).contains("is said to have no name"));
+    assert!(
+        said.contains(&format!("inode {file} is listed as an orphan, but its link count is 2")),
+        "{said}"
+    );
+    assert!(refusal(&image).contains("is listed as an orphan"));
 }
 
 /// Nothing is read by them; files of such an image could not be rescued.
