@@ -313,9 +313,10 @@ impl F2fs {
     }
 
     fn is_changed(&self) -> bool {
-        let ahead = self.media.space.as_ref().is_some_and(|space| space.since.nodes_ahead() > 0);
+        // A reader may have nodes in memory that the device lacks (`recovery::reader`). It writes none.
+        let Some(space) = &self.media.space else { return false };
         let freed = self.media.nodes.log.as_ref().is_some_and(|log| log.is_behind());
-        ahead || freed || self.media.nodes.changed() + self.media.pages.count() > 0
+        space.since.nodes_ahead() > 0 || freed || self.media.nodes.changed() + self.media.pages.count() > 0
     }
 
     /// For each segment in use, in order: true if it holds nodes.

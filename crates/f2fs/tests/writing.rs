@@ -519,6 +519,9 @@ fn a_reader_finds_what_was_fsynced_under_indirect_nodes() {
             let mut bytes = [0; 7];
             fs.read(&file, at, &mut bytes).map(|len| bytes[..len].to_vec())
         };
+        // A mount asks for it every 30 seconds.
+        fs.checkpoint_if_changed().unwrap();
+        fs.sync().unwrap();
         for end in ends {
             assert_eq!(read(end + (20 << 20)), Ok(b"fsynced".to_vec()), "{before}, {end}");
             assert_eq!(read(end + (19 << 20)), Ok(vec![0; 7]), "{before}, {end}");
@@ -527,6 +530,7 @@ fn a_reader_finds_what_was_fsynced_under_indirect_nodes() {
             assert_eq!(read(ends[0]).unwrap()[..3], *b"old");
         }
         fs.release(file);
+        fs.unmount().unwrap();
     }
 }
 

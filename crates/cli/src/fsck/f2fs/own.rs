@@ -23,7 +23,10 @@ pub(super) fn look_behind(image: &Path, found: &mut Found) {
             found.checked = format!("{}; heddle does not read it: {what}", found.checked);
             return;
         }
-        Err(_) => return,
+        Err(error) => {
+            found.checked = format!("{}; heddle did not read it: {error}", found.checked);
+            return;
+        }
     };
     let survey = survey(&fs);
     found.by = BOTH;
