@@ -28,3 +28,9 @@ traps! {
 fn handlers_of_forks_use_files_as_any_function_may() {
     common::traps::trap_with("forks/at_fork", &["write"], &["at_fork"]);
 }
+
+/// As above: such a library did not reach ours.
+#[test]
+fn fork_handlers_of_an_old_library_use_files_as_any_may() {
+    common::traps::trap_with("forks/at_fork", &["write"], &["at_fork_old"]);
+}

@@ -44,7 +44,7 @@ fn be_first() {
     }
 }
 
-/// The function behind pthread_atfork(3).
+/// The function behind pthread_atfork(3), which programs and libraries have in their own code.
 ///
 /// # Safety
 /// As pthread_atfork(3); the last argument identifies the library of the handlers.
@@ -58,6 +58,19 @@ pub unsafe extern "C" fn __register_atfork(
     be_first();
     // SAFETY: the caller's promise.
     unsafe { real::__register_atfork(before, in_parent, in_child, of) }
+}
+
+/// pthread_atfork(3) of programs and libraries from before glibc 2.3.2, which have it in the C library
+/// (`pthread_atfork@GLIBC_2.2.5` on x86-64). There it would not come to [`__register_atfork`]. This function has
+/// no version, so the loader takes it for every version that a library asks for.
+///
+/// # Safety
+/// As pthread_atfork(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_atfork(before: AtFork, in_parent: AtFork, in_child: AtFork) -> c_int {
+    // As there, the handlers belong to no library, and stay when one is unloaded.
+    // SAFETY: the caller's promise.
+    unsafe { __register_atfork(before, in_parent, in_child, null_mut()) }
 }
 
 extern "C" fn end() {
