@@ -132,6 +132,10 @@ fn writes_into_allocated_space_and_over_data_succeed_on_a_full_image() {
             expected.fill(value);
             assert!(fs.read_vec(&handle, 0, len as usize) == expected, "{variant:?}, {step}");
         }
+        // What has its blocks takes none.
+        for start in [0, PAGE, len - PAGE] {
+            assert_eq!(fs.fallocate(&handle, KEEP, start, len - start), Ok(()), "{variant:?}, {start}");
+        }
         let before = fs.read_vec(&handle, 0, len as usize);
         let beyond = fs.write(&handle, len - PAGE, &[9; 3 * PAGE as usize]);
         assert_eq!(beyond, Err(Error::NoSpace), "{variant:?}: pages without blocks");

@@ -10,7 +10,11 @@ use crate::mount;
 use crate::region::Region;
 use crate::state::inode::Phase;
 use crate::state::lease;
-use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags};
+use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags, SetAttr};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
@@ -129,7 +133,7 @@ fn ends_by_a_kill(pid: libc::pid_t) {
 #[test]
 fn a_stopped_reader_holds_no_space_beyond_the_patience() {
     let bench = Bench::new();
-    bench.fs.core.root().patience_ms.store(300, std::sync::atomic::Ordering::Relaxed);
+    bench.fs.core.root().patience_ms.store(300, Relaxed);
     let before = bench.free();
     let reader = stopped_reader(&bench);
     for round in 0..40 {
@@ -158,11 +162,85 @@ fn blocks_deferred_for_a_killed_reader_are_free_once_settled() {
     assert!(bench.free() + 24 > before, "{} blocks were free, {} are", before, bench.free());
 }
 
+/// Longer than any call takes, on a loaded machine too; a tenth of the patience below.
+const SOON: Duration = Duration::from_secs(6);
+
+/// Runs `work` in one thread while another has pinned the file. `look` sees whether the work is at its end; behind it the pin goes.
+fn beside_a_reader(bench: &Bench, work: impl FnOnce() + Send, look: impl FnOnce(&Receiver<()>)) {
+    let core = &bench.fs.core;
+    core.root().patience_ms.store(60_000, Relaxed);
+    let inode = core.inode(bench.file.ino).unwrap();
+    let (done, is_done) = channel();
+    std::thread::scope(|scope| {
+        let mut guard = lease::enter(core).unwrap();
+        let phase = super::pin(&guard, inode);
+        scope.spawn(move || {
+            work();
+            // The test may have ended by a failure.
+            let _ = done.send(());
+        });
+        let looked = catch_unwind(AssertUnwindSafe(|| look(&is_done)));
+        unpin(core, &mut guard, inode, phase);
+        looked.unwrap_or_else(|failed| resume_unwind(failed));
+    });
+}
+
+fn waiting(bench: &Bench) -> u64 {
+    bench.fs.core.root().deferred.load(Relaxed)
+}
+
+fn share(bench: &Bench) -> usize {
+    (bench.fs.core.layout.blocks_total / super::DEFERRED_SHARE) as usize
+}
+
+#[test]
+fn a_writer_that_leaves_readers_more_than_their_share_waits() {
+    let bench = Bench::new();
+    let pages = share(&bench) + 1;
+    let overwrite = || bench.fs.write(&bench.file, 0, &vec![2; pages * PAGE]).map(drop).unwrap();
+    overwrite();
+    beside_a_reader(&bench, overwrite, |is_done| {
+        while waiting(&bench) < pages as u64 {
+            std::thread::yield_now();
+        }
+        assert!(
+            is_done.recv_timeout(super::LONGEST / 4).is_err(),
+            "{pages} blocks wait, the writer does not"
+        );
+    });
+    assert_eq!(waiting(&bench), 0);
+}
+
+#[test]
+fn a_writer_that_leaves_readers_their_share_goes_on() {
+    let bench = Bench::new();
+    let pages = share(&bench);
+    let overwrite = || bench.fs.write(&bench.file, 0, &vec![2; pages * PAGE]).map(drop).unwrap();
+    overwrite();
+    beside_a_reader(&bench, overwrite, |is_done| {
+        is_done.recv_timeout(SOON).expect("the writer goes on");
+        assert_eq!(waiting(&bench), pages as u64, "as many blocks as may wait");
+    });
+}
+
+/// A truncation holds the latch of the file's end, which the reader may need.
+#[test]
+fn a_call_that_holds_a_latch_waits_for_no_reader() {
+    let bench = Bench::new();
+    let pages = share(&bench) + 1;
+    bench.fs.write(&bench.file, 0, &vec![2; pages * PAGE]).unwrap();
+    let size = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
+    let cut = || bench.fs.setattr(&Cred::root(), bench.file.ino, Some(&bench.file), &size).map(drop).unwrap();
+    beside_a_reader(&bench, cut, |is_done| {
+        is_done.recv_timeout(SOON).expect("the truncation goes on");
+        assert_eq!(waiting(&bench), pages as u64);
+    });
+}
+
 /// A thread that is held up within a call has blocks in its hands: who finds no space waits for it.
 #[test]
 fn what_a_thread_in_a_call_keeps_is_waited_for() {
     use crate::steps::{Step, hook};
-    use std::sync::mpsc::channel;
     let region = Region::anonymous(64 << 20).unwrap();
     format_region(&region, Variant::Heddle).unwrap();
     let volume = mount(region, &MountOptions { arena_bytes: 256 << 20, ..MountOptions::default() }).unwrap();
