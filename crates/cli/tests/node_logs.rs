@@ -309,10 +309,15 @@ fn fsck_repairs_nothing_that_is_mounted_read_only() {
     let place = Place::with_image_of("f2fs", "64M");
     let image = place.image();
     heddle(&["mount", "-o", "ro,log=/dev/null", &image, &place.mnt()]).ok();
-    let said = [&["fsck", "-y", &image][..], &["fsck", "-n", &image]].map(heddle);
+    let other = place.text("other");
+    fs::create_dir(&other).unwrap();
+    let again = ["mount", "-o", "wait=0", &image, &other];
+    let said = [&["fsck", "-y", &image][..], &["fsck", "-n", &image], &again].map(heddle);
     unmount(&place);
-    let [repair, look] = said;
-    repair.failed(8, &["in use", "heddle", "Unmount it there first"]);
+    let [repair, look, again] = said;
+    let remedy = format!("Unmount it with: heddle umount {}", place.mnt());
+    repair.failed(8, &["in use", &remedy]);
+    again.failed(1, &["in use", &remedy]);
     look.ok();
     // A mount of the system holds its loop device as this does.
     let Some(device) = Loop::over(Path::new(&image)) else { return };

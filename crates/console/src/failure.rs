@@ -1,5 +1,6 @@
 //! Errors that end a command, with their exit codes and remedies.
 
+use heddle_f2fs::OpenError;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -75,10 +76,26 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 
 fn say(error: &anyhow::Error) {
     if !error.is::<Said>() {
-        let text = text(error);
-        let way_out = way_out(&text).map_or(String::new(), |way_out| format!(". {way_out}"));
-        crate::output::talk(&format!("heddle: {text}{way_out}"));
+        crate::output::talk(&format!("heddle: {}", with_way_out(error)));
     }
+}
+
+/// The text of an error, with the remedy if one is known.
+pub fn with_way_out(error: &anyhow::Error) -> String {
+    let text = text(error);
+    let known = unmount_first(error).or_else(|| way_out(&text).map(str::to_owned));
+    known.map_or_else(|| text.clone(), |way_out| format!("{text}. {way_out}"))
+}
+
+/// The remedy for an F2FS image that is in use: the command, if the image is mounted where this process can see it.
+fn unmount_first(error: &anyhow::Error) -> Option<String> {
+    let OpenError::InUse { image, .. } = error.chain().find_map(|cause| cause.downcast_ref())? else {
+        return None;
+    };
+    Some(match crate::mounted::mounted_at(image) {
+        Some(dir) => format!("Unmount it with: heddle umount {}", dir.display()),
+        None => "Unmount it there first".to_owned(),
+    })
 }
 
 /// The system's text for a file on a mount whose process has died. It may stand anywhere in an error's text.

@@ -17,7 +17,7 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// Another process uses it.
-    #[error("{} {by}. Unmount it there first", image.display())]
+    #[error("{} {by}", image.display())]
     InUse {
         /// The image.
         image: PathBuf,

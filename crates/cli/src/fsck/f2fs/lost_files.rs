@@ -9,6 +9,7 @@
 //! directories deep that no name is long enough to leave them.
 
 use super::save::{LOST_FOUND, Saver};
+use heddle_console::failure::with_way_out;
 use heddle_f2fs::{Lost, OpenError};
 use std::ffi::OsStr;
 use std::fs;
@@ -77,7 +78,7 @@ impl LostFiles {
         let mut lost = match Lost::find(image) {
             Ok(lost) => lost,
             Err(error @ (OpenError::System { .. } | OpenError::InUse { .. })) => {
-                return Err(error.to_string());
+                return Err(with_way_out(&error.into()));
             }
             Err(_) => return Ok(()),
         };
