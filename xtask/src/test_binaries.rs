@@ -132,7 +132,7 @@ fn next(queue: &Mutex<VecDeque<Suite>>) -> Option<Suite> {
 }
 
 impl Suite {
-    /// As it is run here; some have a short form, and the soak stands back behind all others.
+    /// As it is run here; some have a short form, and the soak runs after all others.
     fn command(&self) -> Command {
         let mut command =
             Command::new(if self.name == soak::SUITE { Path::new("nice") } else { &self.program });

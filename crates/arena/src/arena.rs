@@ -138,9 +138,9 @@ impl Arena {
     ///
     /// # Safety
     /// No thread uses this view any more, and it is never dropped.
-    pub unsafe fn abandon(&self) {
+    pub unsafe fn unmap_without_freeing(&self) {
         // SAFETY: the caller's promise.
-        unsafe { self.mapping.abandon() };
+        unsafe { self.mapping.unmap_without_freeing() };
     }
 
     fn format(

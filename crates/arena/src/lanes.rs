@@ -7,7 +7,7 @@
 //!             has it (parked).
 //! Invariants  L1  A lane has at most one holder: the word changes only by compare-and-exchange.
 //!             L2  A lane is taken from a holder only if the kernel says that its address space has ended, or, within one process, that
-//!                 its thread has. The lease then says `died`. The check is repeated behind the exchange. By then the first check is
+//!                 its thread has. The lease then says `died`. The check is repeated after the exchange. By then the first check is
 //!                 old: the number of an ended thread may have been reused by a living one that has leased this very lane. Then the
 //!                 lane is returned. (An address space is never followed by another one of the same name.)
 //!             L3  A caller that gets `died` must repair the lane's record before it uses or releases the lane. If it dies too,
@@ -52,7 +52,7 @@ pub struct Holder(u64);
 impl Holder {
     /// The process.
     pub fn process(self) -> ProcessTag {
-        ProcessTag::of(self.0)
+        ProcessTag::from_word(self.0)
     }
 
     /// The thread, in its own process's numbering; 0: the lane is parked.
@@ -242,7 +242,7 @@ impl LaneTable {
     /// Returns true if the holder is dead, as far as a process that holds `process_slot` can know (L2).
     pub fn is_dead(&self, arena: &Arena, holder: Holder, process_slot: &ProcessSlot) -> bool {
         if holder.process() == process_slot.tag() {
-            return holder.thread() != 0 && process_slot.has_lost(holder.thread());
+            return holder.thread() != 0 && process_slot.thread_has_ended(holder.thread());
         }
         self.is_gone(arena, holder.process())
     }

@@ -173,7 +173,7 @@ impl Mapping {
     ///
     /// # Safety
     /// No thread uses the mapping any more, it is not dropped, and this is not called twice.
-    pub(crate) unsafe fn abandon(&self) {
+    pub(crate) unsafe fn unmap_without_freeing(&self) {
         // SAFETY: the caller's promise.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
     }

@@ -42,7 +42,7 @@ pub struct ProcessTag(u64);
 
 impl ProcessTag {
     /// Decodes a word, which may contain anything.
-    pub fn of(word: u64) -> ProcessTag {
+    pub fn from_word(word: u64) -> ProcessTag {
         ProcessTag(word & !THREAD_MASK)
     }
 
@@ -140,14 +140,14 @@ impl ProcessSlot {
     /// not in its children.
     pub fn leave(self) {
         // SAFETY: it is the caller's last use of it.
-        unsafe { self.abandon() };
+        unsafe { self.leave_unfreed() };
     }
 
     /// As [`ProcessSlot::leave`], for places where no memory may be freed: it only makes a system call.
     ///
     /// # Safety
     /// No thread uses the process slot any more, and it is not given up a second time.
-    pub unsafe fn abandon(&self) {
+    pub unsafe fn leave_unfreed(&self) {
         if !self.page.is_null() {
             // SAFETY: mapped by `take` in this process, and unmapped only here.
             let _ = unsafe { rustix::mm::munmap(self.page, PAGE_BYTES as usize) };
@@ -156,7 +156,7 @@ impl ProcessSlot {
 
     /// Returns true if thread `thread` of the process that took the process slot has ended. Returns false if another
     /// process asks (a child in its parent's memory).
-    pub fn has_lost(&self, thread: u32) -> bool {
+    pub fn thread_has_ended(&self, thread: u32) -> bool {
         if crate::sync::in_model() || !self.is_the_callers() {
             return false;
         }
@@ -174,7 +174,7 @@ pub(crate) fn this_thread() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32 & THREAD_MASK as u32
 }
 
-fn byte(process_slot: u16) -> libc::flock {
+fn byte_lock(process_slot: u16) -> libc::flock {
     // SAFETY: plain numbers, for which zero is valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as i16;
@@ -185,7 +185,7 @@ fn byte(process_slot: u16) -> libc::flock {
 
 fn lock(own: &File, process_slot: u16) -> bool {
     // SAFETY: a lock that lives as long as the call.
-    unsafe { libc::fcntl(own.as_raw_fd(), libc::F_OFD_SETLK, &byte(process_slot)) == 0 }
+    unsafe { libc::fcntl(own.as_raw_fd(), libc::F_OFD_SETLK, &byte_lock(process_slot)) == 0 }
 }
 
 /// Implements [`LaneTable::is_gone`](crate::LaneTable::is_gone).
@@ -206,7 +206,7 @@ fn is_free(fd: BorrowedFd<'_>, process_slot: u16) -> bool {
     if crate::sync::in_model() {
         return false;
     }
-    let mut asked = byte(process_slot);
+    let mut asked = byte_lock(process_slot);
     // SAFETY: a lock that lives as long as the call.
     let done = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut asked) };
     done == 0 && asked.l_type == libc::F_UNLCK as i16

@@ -406,7 +406,7 @@ fn a_process_of_another_pid_namespace_lives_without_descriptors() {
             unsafe { libc::pause() };
         }
     });
-    let process = ProcessTag::of(tag.load(SeqCst));
+    let process = ProcessTag::from_word(tag.load(SeqCst));
     assert!(process.process_slot().is_some(), "the grandchild has no lane");
     assert!(!table.is_gone(&arena, process));
     assert_eq!(table.lease(&arena, &process_slot), Err(NoLane { lanes: 2 }), "it was declared dead");

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 /// The longest single call, as in the kernel.
 pub const CALL_BYTES_MAX: usize = 0x7fff_f000;
-/// No buffer of a program ends behind this address: the kernel refuses such a buffer before any other check.
+/// No buffer of a program ends after this address: the kernel refuses such a buffer before any other check.
 const BUFFERS_END: usize = (1 << 47) - if cfg!(target_arch = "x86_64") { 4096 } else { 0 };
 
 /// The start and length of a transfer. Returns `None` if the kernel must report what is wrong with it.

@@ -206,14 +206,14 @@ impl Attachments {
     ///
     /// # Safety
     /// As [`Attachments::let_go`], but files may exist that no thread uses any more.
-    pub unsafe fn abandon(&self) -> bool {
+    pub unsafe fn unmap_without_freeing(&self) -> bool {
         let mapped = self.entries().filter_map(|entry| match entry.attached() {
             Found::Ours(at) if !at.gone.load(Ordering::SeqCst) => Some(at),
             _ => None,
         });
         // SAFETY: mapped until now, never dropped since `gone` is set, and no thread uses it (the caller's
         // promise).
-        let done = unsafe { client::abandon(mapped.map(|at| &**at.fs.get())) };
+        let done = unsafe { client::unmap_without_freeing(mapped.map(|at| &**at.fs.get())) };
         if done {
             this_is_another();
             self.entries().for_each(|entry| {

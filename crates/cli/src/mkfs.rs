@@ -123,7 +123,7 @@ fn tell(args: &Args, size_bytes: u64, durable_by: &'static str, durability: Dura
 /// Maps the file or device, after making and pre-faulting it.
 fn map(args: &Args, target: Target) -> Result<Region> {
     let bar = Bar::of_bytes("making");
-    let progress = |done, total| bar.at(done, total);
+    let progress = |done, total| bar.set_position(done, total);
     let options = OpenOptions { overwrite: true, progress: Some(&progress), ..OpenOptions::default() };
     let size_bytes = match args.size {
         None if !target.locked_file.is_file() => target.locked_file.len_bytes()?,

@@ -196,7 +196,7 @@ fn mkfs_overwrites_only_when_told_to() {
 #[test]
 fn a_variant_is_refused_only_if_its_log_format_differs() {
     let place = Place::with_image("nova-array");
-    // A socket that cannot be made is found out behind the variant, and before anything is mounted.
+    // A socket that cannot be made is found out after the variant, and before anything is mounted.
     let metrics = format!("metrics={}", place.image());
     let mount = |variant: &str| {
         heddle(&["mount", "-f", "-o", &metrics, "--variant", variant, &place.image(), &place.mnt()])

@@ -71,7 +71,7 @@ traps! {
     a_program_that_locks_its_memory_has_no_image_mapped = "rights/locked", ["write"];
     a_handler_may_give_up_rights = "rights/handler", ["write"];
     a_thread_that_may_only_read_and_write_does = "rights/strict", ["write", "seek"];
-    /// Opening its first file of a mount behind the filter ended the program.
+    /// Opening its first file of a mount under the filter ended the program.
     a_program_behind_a_filter_of_system_calls_attaches_to_nothing = "rights/filtered", [];
     /// A touch of what the program itself had added was its end.
     a_file_that_grows_under_its_mapping_is_there = "edges/grown", ["write", "resize"];
@@ -350,7 +350,7 @@ fn attach_group_members_are_served_without_rights_to_the_image() {
 
 /// stress-ng kills its children, one of them while it wrote its line: the next process's stood behind the beginning of that one.
 #[test]
-fn a_report_starts_a_new_line_behind_a_cut_one() {
+fn a_report_starts_a_new_line_after_a_cut_one() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);

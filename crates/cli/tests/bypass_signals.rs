@@ -19,7 +19,7 @@ traps! {
     a_handler_has_room_on_the_smallest_stack = "stacks/handlers", ["write"];
     /// It locked 64 GiB.
     a_handler_that_locks_memory_or_sets_a_filter_unmaps_the_image = "rights/by_handlers", ["write", "read"];
-    /// Its image was mapped all the same, behind the call.
+    /// Its image was mapped all the same, after the call.
     a_program_that_gives_up_rights_beside_an_open_has_no_image_mapped = "rights/beside", [];
 }
 

@@ -38,7 +38,7 @@ impl Drop for Served {
     }
 }
 
-/// What a failed test leaves mounted there is unmounted. Made behind the devices that mounts hold.
+/// What a failed test leaves mounted there is unmounted. Made after the devices that mounts hold.
 struct Left(Vec<String>);
 
 impl Drop for Left {

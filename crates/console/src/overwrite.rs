@@ -157,7 +157,7 @@ pub fn node_log_target(path: &Path, force: Force, needs_log: bool) -> Result<Tar
         // It may hold something between its two ends.
         false => {
             let bar = Bar::of_bytes("looking");
-            let progress = |done, total| bar.at(done, total);
+            let progress = |done, total| bar.set_position(done, total);
             target.content == Content::Blank && target.locked_file.is_zero(LOG_BYTES_MAX, &progress)?
         }
     };

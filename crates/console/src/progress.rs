@@ -29,13 +29,13 @@ impl Bar {
     }
 
     /// Shows that `done` of `total` bytes or items are done.
-    pub fn at(&self, done: u64, total: u64) {
+    pub fn set_position(&self, done: u64, total: u64) {
         self.0.set_length(total);
         self.0.set_position(done);
     }
 
     /// Replaces the text before the bar.
-    pub fn say(&self, what: String) {
+    pub fn set_message(&self, what: String) {
         self.0.set_message(what);
     }
 
@@ -80,8 +80,8 @@ impl DelayedBar {
         let Some(late) = self.began.elapsed().checked_sub(SOON) else { return };
         let bar = self.bar.get_or_init(|| Bar::of_things(self.what));
         if !bar.0.is_hidden() {
-            bar.say(format!("{} {things}", self.what));
-            return bar.at(done, total);
+            bar.set_message(format!("{} {things}", self.what));
+            return bar.set_position(done, total);
         }
         let line = late.as_secs() / LINE_EVERY.as_secs() + 1;
         // ORDERING: Relaxed: of several threads one prints the line; no other data depends on it.

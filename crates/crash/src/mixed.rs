@@ -1,7 +1,7 @@
 //! Long lists of mixed operations, drawn at random, for cases that short sequences do not reach.
 //!
 //! They use a few names, so that operations interact; sizes around page boundaries; three threads and two
-//! descriptors; and some remounts. Calls that fail as in the model are part of it. Every operation behind a
+//! descriptors; and some remounts. Calls that fail as in the model are part of it. Every operation after a
 //! short set-up is watched.
 
 use crate::cut::Random;

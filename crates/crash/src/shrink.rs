@@ -13,7 +13,7 @@ pub fn shrink(workload: &Workload, config: &Config, limit: Duration) -> Option<(
     let start = Instant::now();
     let fails = |workload: &Workload| run(workload, config, &mut Nobody).ok()?.failures.into_iter().next();
     let mut best = (workload.clone(), fails(workload)?);
-    // Steps behind the failing one are not needed, and steps before it need not be watched.
+    // Steps after the failing one are not needed, and steps before it need not be watched.
     let cut = best.1.step + 1;
     let try_one = |best: &mut (Workload, Failure), smaller: Workload| {
         fails(&smaller).is_some_and(|failure| {

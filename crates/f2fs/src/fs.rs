@@ -195,7 +195,7 @@ impl FileSystem for F2fs {
 
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr> {
         self.named(cred, parent, name.bytes()).map(|inode| {
-            self.looks.note(inode.nid);
+            self.stat_ticks.note(inode.nid);
             inode.attr()
         })
     }
@@ -213,7 +213,7 @@ impl FileSystem for F2fs {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.looks.note(nid_of(ino)?);
+        self.stat_ticks.note(nid_of(ino)?);
         self.ask(ino, |inode| Ok(inode.attr()))
     }
 
@@ -584,7 +584,7 @@ impl F2fs {
             let (ino, kind, next) = (ino_of(entry.nid), entry.kind, Cookie(entry.next()));
             Ok(!listing.push(&DirEntry { ino, kind, name: Name::new(entry.name)?, next }))
         });
-        // Readable entries come first; a listing that continues behind them meets the damage again.
+        // Readable entries come first; a listing that continues after them meets the damage again.
         if listing.is_empty() { listed } else { Ok(()) }
     }
 

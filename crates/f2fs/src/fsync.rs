@@ -14,7 +14,7 @@ use crate::format::node_flag;
 use crate::ids::Nid;
 use crate::inode::{is_of, nid_of};
 use crate::mounted::F2fs;
-use crate::node::block_map::Place;
+use crate::node::block_map::NodeRole;
 use crate::node_log::NodeLog;
 use crate::planted::{Breach, breaks};
 use crate::space::fsync_tracker::Durable;
@@ -95,7 +95,7 @@ impl F2fs {
         // The inode comes last, and has the mark. Indirect nodes follow from it and from the places of the
         // direct ones.
         media.nodes.change(&media.device, &media.geometry, nid, |_| ())?;
-        nodes.retain(|(node, place)| *node != nid && Place::of(*place, 0) != Some(Place::Indirect));
+        nodes.retain(|(node, place)| *node != nid && NodeRole::of(*place, 0) != Some(NodeRole::Indirect));
         let mark = node_flag::FSYNC | if with_name { node_flag::DENTRY } else { 0 };
         media.space()?.since.goes_ahead(nodes.len() + 1);
         let chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);

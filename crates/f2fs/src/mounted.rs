@@ -8,7 +8,7 @@ pub(crate) mod range_lock;
 use crate::checkpoint::commit::Ledger;
 use crate::format::Superblock;
 use crate::image::Media;
-use crate::times::Looks;
+use crate::times::StatTicks;
 use guards::Guards;
 use open_files::OpenFiles;
 use range_lock::Ranges;
@@ -22,7 +22,7 @@ pub struct F2fs {
     /// Present if a file may have several writers at a time.
     pub(crate) ranges: Option<Ranges>,
     pub(crate) opened: OpenFiles,
-    pub(crate) looks: Looks,
+    pub(crate) stat_ticks: StatTicks,
     pub(crate) ledger: Mutex<Ledger>,
     /// Value of [`F2fs::has_failed`].
     pub(crate) failed: AtomicBool,

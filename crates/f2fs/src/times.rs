@@ -33,18 +33,18 @@ pub(crate) fn tick() -> Time {
 }
 
 /// The tick of the last `stat`.
-pub(crate) struct Looks(Box<[AtomicI64; WORDS]>);
+pub(crate) struct StatTicks(Box<[AtomicI64; WORDS]>);
 
-impl Looks {
-    pub(crate) fn new() -> Looks {
-        Looks(Box::new([const { AtomicI64::new(i64::MIN) }; WORDS]))
+impl StatTicks {
+    pub(crate) fn new() -> StatTicks {
+        StatTicks(Box::new([const { AtomicI64::new(i64::MIN) }; WORDS]))
     }
 
     /// Notes that the times of this inode are about to be read.
     #[inline]
     pub(crate) fn note(&self, nid: Nid) {
         let (word, tick) = (&self.0[nid.0 as usize % WORDS], tick().0);
-        // ORDERING: Relaxed; a write that begins after the `stat` has returned is ordered behind it by the
+        // ORDERING: Relaxed; a write that begins after the `stat` has returned is ordered after it by the
         // callers' own communication.
         if word.load(Relaxed) != tick {
             word.store(tick, Relaxed);
@@ -80,21 +80,21 @@ mod tests {
 
     #[test]
     fn a_write_in_the_tick_of_another_changes_nothing() {
-        let (looks, nid) = (Looks::new(), Nid(5));
+        let (stat_ticks, nid) = (StatTicks::new(), Nid(5));
         let unseen = (0..100).any(|_| {
             let tick = tick();
-            looks.of_write(nid, tick, tick).is_none()
+            stat_ticks.of_write(nid, tick, tick).is_none()
         });
         assert!(unseen);
     }
 
     #[test]
     fn a_write_after_a_look_is_later_than_what_was_seen() {
-        let (looks, nid) = (Looks::new(), Nid(5));
-        let mut times = looks.of_write(nid, Time(0), Time(0)).unwrap();
+        let (stat_ticks, nid) = (StatTicks::new(), Nid(5));
+        let mut times = stat_ticks.of_write(nid, Time(0), Time(0)).unwrap();
         for _ in 0..1000 {
-            looks.note(nid);
-            let later = looks.of_write(nid, times, times).unwrap();
+            stat_ticks.note(nid);
+            let later = stat_ticks.of_write(nid, times, times).unwrap();
             assert!(later > times);
             times = later;
         }
@@ -102,10 +102,10 @@ mod tests {
 
     #[test]
     fn a_write_sets_the_present_whatever_time_an_image_has() {
-        let looks = Looks::new();
+        let stat_ticks = StatTicks::new();
         for time in [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX].map(Time) {
             assert!(
-                looks.of_write(Nid(5), time, time).is_some_and(|now| now.secs() > 1_600_000_000),
+                stat_ticks.of_write(Nid(5), time, time).is_some_and(|now| now.secs() > 1_600_000_000),
                 "{time:?}"
             );
         }
@@ -114,8 +114,8 @@ mod tests {
     #[test]
     fn a_write_after_a_change_of_attributes_takes_no_time_back() {
         for _ in 0..1000 {
-            let (looks, changed) = (Looks::new(), now());
-            let time = looks.of_write(Nid(5), Time(0), changed);
+            let (stat_ticks, changed) = (StatTicks::new(), now());
+            let time = stat_ticks.of_write(Nid(5), Time(0), changed);
             assert!(time.is_some_and(|time| time >= changed));
         }
     }

@@ -25,11 +25,11 @@ use crate::node_log::{CheckpointId, Found, LogState, NodeLog, Refused, mark};
 use crate::pages::dirty_pages::Pages;
 use crate::planted::{Breach, breaks};
 use crate::recovery::fsynced::{Chain, Fsynced};
-use crate::segments::room::SECTIONS_KEPT;
+use crate::segments::room::SECTIONS_RESERVED;
 use crate::segments::{LOGS, Segments};
 use crate::space::{Counts, Space};
 use crate::superblock::{self, Geometry};
-use crate::times::{Looks, now};
+use crate::times::{StatTicks, now};
 use crate::variant::Variant;
 use heddle_vfs::{Error, FileKind};
 use rustix::fs::{Mode, OFlags};
@@ -242,7 +242,7 @@ impl F2fs {
             guards: Guards::new(),
             ranges,
             opened: OpenFiles::default(),
-            looks: Looks::new(),
+            stat_ticks: StatTicks::new(),
             ledger: Mutex::new(ledger),
             failed: AtomicBool::new(false),
             // Handles of an earlier mount must be invalid in this one.
@@ -445,7 +445,7 @@ fn space(
     let (sections, segments) =
         (geometry.main_segments / geometry.segments_per_section, geometry.segments_per_section);
     // Each log has a segment, some are kept, a call fills one, and at least one is for files.
-    let least = (LOGS + SECTIONS_KEPT + 2) as u32;
+    let least = (LOGS + SECTIONS_RESERVED + 2) as u32;
     if sections < least {
         return unsupported(&format!(
             "{sections} sections (of {segments} segments), where writing takes {least}: mkfs.f2fs -s makes them smaller"

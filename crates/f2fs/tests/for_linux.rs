@@ -96,7 +96,7 @@ fn a_tree_is_written_for_linux() {
     }
 }
 
-/// Behind a checkpoint; then something that nobody asked to be durable, and no unmount.
+/// After a checkpoint; then something that nobody asked to be durable, and no unmount.
 fn fsync_and_leave(fs: F2fs) {
     let root = Cred::root();
     fs.sync().unwrap();

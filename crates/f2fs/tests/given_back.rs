@@ -64,7 +64,7 @@ fn segments_of_a_deleted_file_are_given_back_at_the_next_checkpoint() {
     kept_is_whole(&image);
 }
 
-/// The power is cut right behind each discard, which has happened.
+/// The power is cut right after each discard, which has happened.
 #[test]
 fn what_is_given_back_is_named_by_no_checkpoint_that_counts() {
     let (image, left) = (Image::made(128), Image::made(128));

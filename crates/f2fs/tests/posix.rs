@@ -1,4 +1,4 @@
-//! What POSIX and Linux say, one rule a test, on the four F2FS systems and through mounts after crashes behind a sync.
+//! What POSIX and Linux say, one rule a test, on the four F2FS systems and through mounts after crashes that follow a sync.
 
 mod common;
 

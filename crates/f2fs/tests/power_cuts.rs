@@ -29,7 +29,7 @@ fn is_one_of(may_be: &[Tree], fs: &F2fs, what: &str) {
     assert!(differs.len() < may_be.len(), "{what}: {}", differs[0]);
 }
 
-/// Mounts what a cut left: how many files were found behind its checkpoint, and what the mount gave to the device.
+/// Mounts what a cut left: how many files were found after its checkpoint, and what the mount gave to the device.
 fn survived(blocks: &BTreeMap<u32, Vec<u8>>, may_be: &[Tree], what: &str) -> (u64, Vec<Traffic>) {
     let left = put_down(blocks);
     fsck_is_clean(&left.path);
@@ -41,7 +41,7 @@ fn survived(blocks: &BTreeMap<u32, Vec<u8>>, may_be: &[Tree], what: &str) -> (u6
     found
 }
 
-/// The number of files that were found again behind a checkpoint.
+/// The number of files that were found again after a checkpoint.
 fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) -> u64 {
     let Some(image) = Image::empty(64, kind) else { return 1 };
     let mut rolled = 0;
@@ -80,7 +80,7 @@ fn a_power_cut_leaves_one_instant_with_all_that_was_synced() {
     let rolled: u64 = seeds
         .map(|seed| cuts_are_survived(&[], seed, cuts) + cuts_are_survived(&phone, 100 + seed, cuts))
         .sum();
-    assert!(rolled > 0, "no file was found again behind a checkpoint");
+    assert!(rolled > 0, "no file was found again after a checkpoint");
 }
 
 /// Cuts a change before and after each of the device's writes and flushes.
@@ -111,7 +111,7 @@ fn a_rename_cut_by_power_is_done_or_not() {
     is_done_or_not(replaced);
 }
 
-/// The mount takes an inode in that was fsynced behind the checkpoint, with an older time than that has.
+/// The mount takes an inode in that was fsynced after the checkpoint, with an older time than that has.
 #[test]
 fn an_older_time_that_was_fsynced_stays() {
     let root = Cred::root();
@@ -206,7 +206,7 @@ fn side_by_side(variant: Variant) {
         fs.unmount().unwrap();
         fsck_is_clean(&left.path);
     }
-    assert!(rolled > cuts, "{rolled} files were found again behind a checkpoint");
+    assert!(rolled > cuts, "{rolled} files were found again after a checkpoint");
 }
 
 /// Head and tail of a pack count together if they have one version: a damaged pack has kept a tail that a new head must not meet.
@@ -252,7 +252,7 @@ fn a_new_head_counts_not_before_its_tail_beside_a_damaged_pack() {
     assert_eq!((heads, F2fs::open(&left.path).unwrap().info().checkpoint_version), (1, older));
 }
 
-/// One flush stands before the tail, for all that the checkpoint names, and one behind it.
+/// One flush stands before the tail, for all that the checkpoint names, and one after it.
 #[test]
 fn a_checkpoint_flushes_the_device_twice() {
     let image = Image::made(64);

@@ -60,7 +60,7 @@ fn it_does_what_the_model_does() {
             fs
         };
         let remount = |fs: F2fs| {
-            // By turns as after a power cut behind a sync, and as after an unmount.
+            // By turns as after a power cut that follows a sync, and as after an unmount.
             *mounts.borrow_mut() += 1;
             if mounts.borrow().is_multiple_of(2) {
                 fs.sync().unwrap()
@@ -401,7 +401,7 @@ fn fsync_makes_a_checkpoint_only_where_nodes_do_not_suffice() {
     fresh(true, new, "in a new directory");
     fresh(false, new, "in one that is not new any more");
     fs.unmount().unwrap();
-    fresh(false, new, "behind an unmount");
+    fresh(false, new, "after an unmount");
     let before = version();
     fs.unmount().unwrap();
     assert_eq!(version(), before + 1, "an unmount leaves nothing to take in");

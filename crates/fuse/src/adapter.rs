@@ -228,7 +228,7 @@ impl Adapter {
         })
     }
 
-    /// Passes entries from offset `offset` on to `each`. An error behind the first entry is left to the next
+    /// Passes entries from offset `offset` on to `each`. An error after the first entry is left to the next
     /// request, which meets it again: the kernel gives programs no entries of an answer that is an error.
     pub(crate) fn each_entry_until_damage(
         &self,

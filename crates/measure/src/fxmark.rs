@@ -310,12 +310,12 @@ impl Progress for Watch {
     }
 
     fn run_begins(&mut self, workload: Workload, target: &str, cores: usize, repeat: u32) {
-        self.bar.say(format!("{workload} {target} {cores} cores #{repeat}"));
+        self.bar.set_message(format!("{workload} {target} {cores} cores #{repeat}"));
     }
 
     fn run_ends(&mut self, run: &Run) {
         self.done += 1;
-        self.bar.at(self.done, self.runs);
+        self.bar.set_position(self.done, self.runs);
         self.bar.line(&run.to_string());
     }
 }

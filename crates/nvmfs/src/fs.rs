@@ -6,11 +6,11 @@ mod broken;
 mod reads;
 mod xattrs;
 
-use crate::file::deferred::patiently;
-use crate::file::heddle::At;
+use crate::file::deferred::retry_if_full;
 use crate::file::new_blocks::Span;
-use crate::file::resize::NewState;
-use crate::file::{heddle, page_by_page, paper, range, resize};
+use crate::file::resize::NewAttributes;
+use crate::file::write_heddle::At;
+use crate::file::{page_by_page, range, resize, write_heddle, write_paper};
 use crate::format::layout::TARGET_BYTES;
 use crate::ids::PageNo;
 use crate::lane_counters::Kind;
@@ -95,7 +95,7 @@ impl NvmFs {
     #[inline]
     fn count_handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<u64> {
         let generation = inode.volatile.generation();
-        let _opening = paper::opening(&self.core, inode);
+        let _opening = write_paper::opening(&self.core, inode);
         life::open(&self.core, guard, inode, generation)?;
         Ok(generation)
     }
@@ -110,8 +110,8 @@ impl NvmFs {
     fn cut_to_nothing(&self, cred: &Cred, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<()> {
         let _eof = inode.volatile.eof.lock();
         let perm = inode.volatile.kind_perm().map(|(_, p)| without_set_ids(p)).filter(|_| !cred.is_root());
-        let new = NewState { size: Some(0), perm, ..NewState::default() };
-        resize::set_state(&self.core, guard, inode, &new)
+        let new = NewAttributes { size: Some(0), perm, ..NewAttributes::default() };
+        resize::set_attributes(&self.core, guard, inode, &new)
     }
 
     /// The word that tells whether the kernel caches pages of this file; the handle must stay open meanwhile.
@@ -130,7 +130,7 @@ impl NvmFs {
     fn close(&self, guard: &mut LaneGuard<'_>, handle: &Handle) {
         let Some(inode) = self.core.slot(handle.ino) else { return };
         chain::let_go_of(&self.core, guard.own, guard.id, inode);
-        paper::last_close(&self.core, inode);
+        write_paper::last_close(&self.core, inode);
         life::drop_open(&self.core, guard, inode, handle.token);
     }
 
@@ -149,7 +149,7 @@ impl NvmFs {
         let (offset, len) = if let Ok(offset) = self.write_once(&mut guard, inode, at, buf) {
             (offset, buf.len())
         } else {
-            self.write_patiently(&mut guard, inode, at, buf)?
+            self.write_retrying(&mut guard, inode, at, buf)?
         };
         clean::after_call(&self.core, &mut guard);
         guard.lane.counts.moved(Kind::Write, len as u64);
@@ -158,26 +158,26 @@ impl NvmFs {
 
     fn write_once(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: At, buf: &[u8]) -> Result<u64> {
         match self.core.locks {
-            None => heddle::write(&self.core, guard, inode, at, buf),
-            Some(_) => paper::write(&self.core, guard, inode, at, buf),
+            None => write_heddle::write(&self.core, guard, inode, at, buf),
+            Some(_) => write_paper::write(&self.core, guard, inode, at, buf),
         }
     }
 
     /// Retries a write that has failed: it may find space now, or a part of it may.
     #[cold]
-    fn write_patiently(
+    fn write_retrying(
         &self,
         guard: &mut LaneGuard<'_>,
         inode: InodeRef<'_>,
         at: At,
         buf: &[u8],
     ) -> Result<(u64, usize)> {
-        let done = patiently(&self.core, guard, |guard| self.write_once(guard, inode, at, buf));
+        let done = retry_if_full(&self.core, guard, |guard| self.write_once(guard, inode, at, buf));
         if let (Err(Error::FileTooBig), At::Offset(offset)) = (&done, at) {
             let room = room_for(offset, buf.len(), self.core.file_bytes_max())?;
             // If the limit is another one than the file size, a retry would meet it again for ever.
             if room < buf.len() {
-                return self.write_patiently(guard, inode, at, &buf[..room]);
+                return self.write_retrying(guard, inode, at, &buf[..room]);
             }
         }
         let (Err(Error::NoSpace), At::Offset(offset)) = (&done, at) else {
@@ -263,7 +263,7 @@ impl FileSystem for NvmFs {
         self.core.writable()?;
         let new = checked(&self.core, inode, cred, handle, set)?;
         // Even if nothing changes: chown(2) to no owner and no group changes the ctime.
-        self.latched(inode, |guard| resize::set_state(&self.core, guard, inode, &new))?;
+        self.latched(inode, |guard| resize::set_attributes(&self.core, guard, inode, &new))?;
         self.attr(inode)
     }
 
@@ -273,7 +273,7 @@ impl FileSystem for NvmFs {
         }
         let dir = self.changing_directory(cred, parent)?;
         let mut guard = enter_for(&self.core, Kind::Create)?;
-        let made = patiently(&self.core, &mut guard, |guard| {
+        let made = retry_if_full(&self.core, &mut guard, |guard| {
             ops::make(&self.core, guard, cred, dir, name, &node, false)
         });
         clean::after_call(&self.core, &mut guard);
@@ -292,7 +292,7 @@ impl FileSystem for NvmFs {
         let dir = self.changing_directory(cred, parent)?;
         let mut guard = enter_for(&self.core, Kind::Create)?;
         let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
-        let made = patiently(&self.core, &mut guard, |guard| {
+        let made = retry_if_full(&self.core, &mut guard, |guard| {
             ops::make(&self.core, guard, cred, dir, name, &node, true)
         });
         clean::after_call(&self.core, &mut guard);
@@ -315,7 +315,7 @@ impl FileSystem for NvmFs {
         let dir = self.changing_directory(cred, dir)?;
         check(&self.core, dir, cred, Permission::WRITE_EXECUTE)?;
         let mut guard = enter_for(&self.core, Kind::Create)?;
-        let inode = patiently(&self.core, &mut guard, |guard| {
+        let inode = retry_if_full(&self.core, &mut guard, |guard| {
             life::make_unnamed(&self.core, guard, cred, dir, perm, linkable)
         })?;
         let handle = match self.handle(&mut guard, inode, flags) {
@@ -328,7 +328,7 @@ impl FileSystem for NvmFs {
         // From here on only the handle keeps it alive.
         inode.volatile.nlink.store(0, SeqCst);
         // The settler of this lane now frees it only through its handle: it may get a name.
-        guard.lane.intent.bears(0);
+        guard.lane.intent.note_creating(0);
         Ok((self.attr(inode)?, handle))
     }
 
@@ -385,7 +385,7 @@ impl FileSystem for NvmFs {
             false => None,
         };
         let linked =
-            patiently(&self.core, &mut guard, |guard| ops::link(&self.core, guard, cred, inode, dir, name));
+            retry_if_full(&self.core, &mut guard, |own| ops::link(&self.core, own, cred, inode, dir, name));
         clean::after_call(&self.core, &mut guard);
         let done = linked.and_then(|()| self.attr(inode));
         drop(guard);
@@ -421,7 +421,7 @@ impl FileSystem for NvmFs {
         let from = End { dir: self.changing_directory(cred, parent)?, name };
         let to = End { dir: self.changing_directory(cred, new_parent)?, name: new_name };
         let mut guard = enter_for(&self.core, Kind::Rename)?;
-        let done = patiently(&self.core, &mut guard, |guard| {
+        let done = retry_if_full(&self.core, &mut guard, |guard| {
             rename::rename(&self.core, guard, cred, from, to, mode)
         });
         clean::after_call(&self.core, &mut guard);
@@ -447,7 +447,7 @@ impl FileSystem for NvmFs {
         check(&self.core, inode, cred, Permission(want))?;
         let mut guard = enter_for(&self.core, Kind::Open)?;
         if kind == FileKind::Regular {
-            paper::make_locks(&self.core, guard.own, inode)?;
+            write_paper::make_locks(&self.core, guard.own, inode)?;
         }
         let token = self.count_handle(&mut guard, inode)?;
         if flags.truncate {
@@ -467,7 +467,7 @@ impl FileSystem for NvmFs {
         let inode = self.core.inode(ino)?;
         let mut guard = enter(&self.core)?;
         if kind == FileKind::Regular {
-            paper::make_locks(&self.core, guard.own, inode)?;
+            write_paper::make_locks(&self.core, guard.own, inode)?;
         }
         self.handle(&mut guard, inode, OpenFlags::READ)
     }
@@ -526,7 +526,7 @@ impl FileSystem for NvmFs {
             return Ok(());
         }
         let mut guard = enter_for(&self.core, Kind::Allocate)?;
-        let done = patiently(&self.core, &mut guard, |guard| {
+        let done = retry_if_full(&self.core, &mut guard, |guard| {
             range::give_blocks(&self.core, guard, inode, span, clean::between)
         });
         clean::after_call(&self.core, &mut guard);
@@ -543,7 +543,7 @@ impl FileSystem for NvmFs {
         }
         let inode = self.changeable(handle)?;
         let mut guard = enter_for(&self.core, Kind::Allocate)?;
-        let done = patiently(&self.core, &mut guard, |guard| {
+        let done = retry_if_full(&self.core, &mut guard, |guard| {
             range::fallocate(&self.core, guard, inode, op, offset, len_bytes, clean::between)
         });
         clean::after_call(&self.core, &mut guard);
@@ -581,7 +581,7 @@ impl NvmFs {
     ) -> Result<()> {
         let mut guard = enter_for(&self.core, Kind::Change)?;
         let held = self.handle(&mut guard, inode, OpenFlags::default())?;
-        let done = patiently(&self.core, &mut guard, |guard| {
+        let done = retry_if_full(&self.core, &mut guard, |guard| {
             let _eof = inode.volatile.eof.lock();
             work(guard)
         });

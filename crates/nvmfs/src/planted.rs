@@ -52,9 +52,9 @@ bugs! {
     TailBeforeEntryFence = "tail-before-entry-fence",
     /// `nova-*`: mark and entry under one fence.
     MarkBeforeEntryFence = "mark-before-entry-fence",
-    /// `nova`: the fence behind the tail is missing.
+    /// `nova`: the fence after the tail is missing.
     TailFenceMissing = "tail-fence-missing",
-    /// `nova-*`: the fence behind the mark is missing.
+    /// `nova-*`: the fence after the mark is missing.
     MarkFenceMissing = "mark-fence-missing",
     /// A log page is linked before its header is fenced (D4a).
     PageLinkedBeforeHeader = "page-linked-before-header",
@@ -256,7 +256,7 @@ pub(crate) fn fence_unless(bug: Bug, region: &Region) {
     }
 }
 
-/// Fences behind a copy of data and waits for it, unless the planted bug is to leave that out.
+/// Fences after a copy of data and waits for it, unless the planted bug is to leave that out.
 #[inline(always)]
 #[cfg_attr(feature = "planted", track_caller)]
 pub(crate) fn wait_unless(bug: Bug, region: &Region) {

@@ -52,7 +52,7 @@ mod model {
         ///
         /// # Safety
         /// As of the region that it stands for.
-        pub unsafe fn abandon(&self) {}
+        pub unsafe fn unmap_without_freeing(&self) {}
 
         fn grain(&self, at: u64) -> Arc<AtomicU64> {
             let mut data = self.data.lock().unwrap();
@@ -124,7 +124,7 @@ mod model {
         }
 
         /// A model's buffers are always mapped.
-        pub fn take_in(&self, at: Pos, bytes: &[u8], _whole_bytes: usize) -> Result<(), BadBuffer> {
+        pub fn nt_write_user(&self, at: Pos, bytes: &[u8], _whole_bytes: usize) -> Result<(), BadBuffer> {
             self.nt_write(at, bytes);
             Ok(())
         }

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 /// Attempts without the latch.
 const TRIES: u32 = 64;
-/// If a set is seen in the middle of a change for so long, at each attempt behind the latch, it is not
+/// If a set is seen in the middle of a change for so long, at each attempt after the latch, it is not
 /// changing: its `seq` is damaged.
 const CHANGED_MAX: Duration = Duration::from_secs(5);
 /// Most entries of a list: as many as a value of 64 KiB holds.
@@ -87,7 +87,7 @@ fn settled<T>(core: &Core, inode: InodeRef<'_>, f: impl Fn(&Attached) -> T) -> O
             let result = f(set);
             // ORDERING: Acquire, O1.
             fence(Acquire);
-            // ORDERING: Relaxed, behind the fence.
+            // ORDERING: Relaxed, after the fence.
             let same = set.seq.load(Relaxed) == before;
             if same && attached(core, inode).is_some_and(|now| std::ptr::eq(now, set)) {
                 return Some(result);
@@ -109,14 +109,14 @@ pub fn of(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
         // ORDERING: Acquire, as in `attached`.
         _ if inode.volatile.xattrs().load(Acquire) == 0 => Ok(Xattrs::default()),
         // Damaged, or changed all the time.
-        _ => of_patiently(core, inode),
+        _ => of_after_changes(core, inode),
     }
 }
 
 /// [`of`], while other threads change them: waits for the end of each change. It does not take the latch: the
 /// caller may be outside of any call, and if it died, no settler would find its latch.
 #[cold]
-fn of_patiently(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
+fn of_after_changes(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
     let began = Instant::now();
     loop {
         inode.volatile.eof.wait_until_free(core);
@@ -377,7 +377,7 @@ fn link(
     free_lists(core, own, old);
 }
 
-/// Makes a durable attributes record visible, whose writer died before it did so. Returns the blocks that it
+/// Makes a durable xattr record visible, whose writer died before it did so. Returns the blocks that it
 /// replaced. The writer's EOF latch is still held.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ const PAGE: usize = 4096;
 /// Those of a buffer that are there; one more is not.
 const THERE: usize = 3;
 
-/// Goes on behind a copy of a caller's buffer, as the bypass does.
+/// Goes on after a copy of a caller's buffer, as the bypass does.
 extern "C" fn goes_on(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives both to a handler with SA_SIGINFO.
     let (address, machine) =

@@ -269,7 +269,7 @@ fn an_image_full_of_directories_and_names_can_be_emptied() {
 }
 
 #[test]
-fn df_and_fsck_count_the_same_free_blocks_behind_each_removal() {
+fn df_and_fsck_count_the_same_free_blocks_after_each_removal() {
     each_variant(|variant| {
         let disk = Disk::new(variant, 8 * MIB);
         let volume = disk.mount();

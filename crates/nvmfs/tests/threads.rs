@@ -91,7 +91,7 @@ fn concurrent_extending_writes_all_stay() {
     });
 }
 
-/// Writers fill the file with ones; the truncater cuts it. Whatever is read is a one, or a zero behind a cut.
+/// Writers fill the file with ones; the truncater cuts it. Whatever is read is a one, or a zero after a cut.
 #[test]
 fn truncation_against_writers_leaves_size_and_content_agreeing() {
     each_variant(|variant| {

@@ -106,7 +106,7 @@ mod tests {
                 ] {
                     for at in [0, 3, 8] {
                         for whole in [0, 1 << 20] {
-                            let taken = region.take_in(Pos(at), &buffer[from..to], whole);
+                            let taken = region.nt_write_user(Pos(at), &buffer[from..to], whole);
                             assert_eq!(
                                 taken.is_ok(),
                                 there,

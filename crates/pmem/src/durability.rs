@@ -3,7 +3,7 @@
 //! State       [`Durability`], one for a region and all processes that map it. [`Reach`], what the processor must do for it.
 //! Invariants  I1  all processes that store to a region promise the same: one that promises less beside one that promises more
 //!                 loses data. The process that opens the region chooses; the others are told.
-//! Why so      A process that dies leaves its stores in program order: the kernel completes the executed instructions and nothing behind
+//! Why so      A process that dies leaves its stores in program order: the kernel completes the executed instructions and nothing after
 //!             them. So memory that a power cut empties anyway needs no flush and no wait. Only the compiler must keep the order.
 
 use std::fmt;

@@ -97,7 +97,7 @@ impl Mapping {
     ///
     /// # Safety
     /// No thread uses it any more, and it is not dropped.
-    pub(crate) unsafe fn abandon(&self) {
+    pub(crate) unsafe fn unmap_without_freeing(&self) {
         // SAFETY: the caller's promise.
         let _ = unsafe { munmap(self.base.cast(), self.len_bytes as usize) };
     }

@@ -1,6 +1,6 @@
 //! A region that records which of its words were loaded.
 //!
-//! A crash rig mounts thousands of images that differ in a few words. If recovery and the walk behind it
+//! A crash rig mounts thousands of images that differ in a few words. If recovery and the walk after it
 //! never load a word, its value cannot matter: images that agree in all loaded words need only one check.
 //!
 //! State       memory; for each word a bit in `read` and in `stored`; for each block a byte in `changed`.

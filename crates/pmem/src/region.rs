@@ -192,12 +192,12 @@ impl Region {
     ///
     /// # Safety
     /// No thread uses the region any more, and it is never dropped.
-    pub unsafe fn abandon(&self) {
+    pub unsafe fn unmap_without_freeing(&self) {
         if let Some(guarded) = &self.guarded {
             guarded.forget();
         }
         // SAFETY: the caller's promise.
-        unsafe { self.mapping.abandon() };
+        unsafe { self.mapping.unmap_without_freeing() };
     }
 
     /// Length in bytes, whole blocks.
@@ -274,7 +274,7 @@ impl Region {
     #[cfg_attr(feature = "planted", track_caller)]
     pub fn nt_write(&self, at: Pos, bytes: &[u8]) {
         // The program's own memory is always mapped.
-        let _all = self.take_in(at, bytes, bytes.len());
+        let _all = self.nt_write_user(at, bytes, bytes.len());
     }
 
     /// As [`Region::nt_write`], from a caller's memory, which may not be mapped. The bytes are one of the
@@ -285,7 +285,7 @@ impl Region {
     /// otherwise the process gets the fault. The content of the range is undefined then.
     #[inline]
     #[cfg_attr(feature = "planted", track_caller)]
-    pub fn take_in(&self, at: Pos, bytes: &[u8], whole_bytes: usize) -> Result<(), BadBuffer> {
+    pub fn nt_write_user(&self, at: Pos, bytes: &[u8], whole_bytes: usize) -> Result<(), BadBuffer> {
         self.checked_store(at, bytes.len() as u64);
         #[cfg(shuttle)]
         let (at, bytes) = {
@@ -385,7 +385,7 @@ impl Region {
     }
 
     /// As [`Region::fence`]; on Intel's processors this thread also stalls until the stores are done. Useful
-    /// behind a large copy past the cache, if stores to cached lines follow: without it the whole takes
+    /// after a large copy past the cache, if stores to cached lines follow: without it the whole takes
     /// longer on those of 2023.
     #[inline]
     #[cfg_attr(feature = "planted", track_caller)]

@@ -57,7 +57,7 @@ impl Model {
         }
     }
 
-    /// Returns true if the only possible state is that all stores up to some word arrived, and none behind
+    /// Returns true if the only possible state is that all stores up to some word arrived, and none after
     /// it.
     pub const fn keeps_order(self) -> bool {
         matches!(self, Model::Eadr | Model::Process)

@@ -102,7 +102,7 @@ fn long_stores_at_ragged_places_store_exactly_their_bytes() {
             (31, 199_999, 0),
         ] {
             region.nt_zero(Pos(0), MIB);
-            region.take_in(Pos(at), &source[..len], whole).unwrap();
+            region.nt_write_user(Pos(at), &source[..len], whole).unwrap();
             region.fence();
             let mut expected = vec![0; 300_000];
             expected[at as usize..at as usize + len].copy_from_slice(&source[..len]);

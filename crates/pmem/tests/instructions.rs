@@ -63,7 +63,7 @@ fn each_line_of_a_store_passes_the_cache_or_is_flushed_once() {
     assert_eq!(counts(|region| region.fence_and_wait()), fenced);
 }
 
-/// An Intel alone gains by waiting behind a copy (docs/results.md).
+/// An Intel alone gains by waiting after a copy (docs/results.md).
 fn waits() -> bool {
     std::arch::x86_64::__cpuid_count(0, 0).ebx == u32::from_le_bytes(*b"Genu")
 }

@@ -7,7 +7,7 @@
 //!                 were inserted before it. A node with 0 holds its range.
 //!             T3  A node that leaves the tree was a holder, so every conflicting overlap left is younger and counted it: it takes one
 //!                 off each.
-//! Fairness    By T2 a reader queues behind a writer that waits: nobody starves and nothing needs to age. Both modes are the same: the
+//! Fairness    By T2 a reader queues after a writer that waits: nobody starves and nothing needs to age. Both modes are the same: the
 //!             paper's waiters sleep too.
 //! Limits      The mutex serialises range checks, and readers too (SRL III-C): that is what the paper shows.
 //! Orderings   O1  The last `blockings` decrement (SeqCst) pairs with the waiter's SeqCst load; the mutex (Acquire / SeqCst) with itself.

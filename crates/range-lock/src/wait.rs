@@ -113,7 +113,7 @@ impl<'a> Waiter<'a> {
                 let since = *self.since.get_or_insert_with(Instant::now);
                 let left = AGE_AFTER.saturating_sub(since.elapsed());
                 parking.wait(key, || holder().is_some(), Some(left));
-                // Behind a writer it would hold readers back in vain.
+                // After a writer it would hold readers back in vain.
                 if since.elapsed() >= AGE_AFTER && holder() == Some(Holder::Readers) {
                     self.age();
                 }

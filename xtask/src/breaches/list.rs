@@ -137,7 +137,7 @@ pub const BREACHES: &[Breach] = &[
     on(F2fs, "Writes that extend", "f2fs:WriteNotShown",
         "f2fs/threads", "concurrent_extending_writes_all_stay", "this record is not what was written"),
     on(F2fs, "`fallocate` allocates", "f2fs:ReservedIsData",
-        "f2fs/posix", "holes_are_found_behind_every_kind_of_range_call", "what was allocated and never written is a hole"),
+        "f2fs/posix", "holes_are_found_after_every_kind_of_range_call", "what was allocated and never written is a hole"),
     on(F2fs, "Writes into allocated space", "f2fs:AllocatedCostsAgain",
         "f2fs/allocated", "writes_into_allocated_space_and_over_data_succeed_on_a_full_image", "Err(NoSpace)"),
     on(F2fs, "Zeroing keeps blocks", "f2fs:ZeroPunches",

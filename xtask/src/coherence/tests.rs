@@ -78,13 +78,13 @@ fn a_report_that_is_none_is_refused() {
 fn code_is_told_by_the_two_innermost_functions_of_this_workspace() {
     let text = "0x0000000000001000\ncore::sync::atomic::atomic_load\n/rustc/1/library/atomic.rs:9\n\
                 heddle_nvmfs::state::inode::VolatileInode::size\n/x/crates/nvmfs/src/state/inode.rs:269\n\
-                heddle_nvmfs::file::heddle::write::{{closure}}\n/x/crates/nvmfs/src/file/heddle.rs:60 (discriminator 2)\n\
+                heddle_nvmfs::file::write_heddle::write::{{closure}}\n/x/crates/nvmfs/src/file/write_heddle.rs:60 (discriminator 2)\n\
                 heddle_nvmfs::fs::write\n/x/crates/nvmfs/src/fs.rs:1\n\
                 0x0000000000002000\n??\n??:0\n";
     let found = parse_functions(text);
     assert_eq!(
         found[&0x1000],
-        "VolatileInode::size (nvmfs/src/state/inode.rs:269) < heddle::write (nvmfs/src/file/heddle.rs:60)"
+        "VolatileInode::size (nvmfs/src/state/inode.rs:269) < write_heddle::write (nvmfs/src/file/write_heddle.rs:60)"
     );
     assert_eq!(found[&0x2000], "??");
 }

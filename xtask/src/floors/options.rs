@@ -38,7 +38,7 @@ heddle beside tmpfs, ext4, xfs and btrfs, and the papers' variants beside each o
   --secs S         seconds of each run [{SECS}]
   --json FILE      the verdicts
   --markdown FILE  the verdicts and the rates of all targets, as tables for docs/results.md
-It takes about {} minutes behind the release build, on a machine that does nothing else; with --repeats {REPEATS_MIN} --secs 1 about {},
+It takes about {} minutes after the release build, on a machine that does nothing else; with --repeats {REPEATS_MIN} --secs 1 about {},
 which is enough to see that it works and no measurement for docs/results.md. Needs root, for RAM disks.",
         whole.minutes(),
         short.minutes()

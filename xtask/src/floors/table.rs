@@ -83,7 +83,7 @@ impl fmt::Display for Bound {
 /// What the machine itself cannot do faster than, as far as it is measured beside a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// A copy of each page, with a fence behind it where that survives a power cut: target [`COPY`] with as many workers.
+    /// A copy of each page, with a fence after it where that survives a power cut: target [`COPY`] with as many workers.
     Copy,
     /// A cache line passes between two processors for each operation.
     Line,

@@ -132,7 +132,7 @@ fn modules_below(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Adds a module behind those that it needs.
+/// Adds a module after those that it needs.
 fn add_module(all: &[PathBuf], name: &str, chosen: &mut Vec<PathBuf>) -> Result<()> {
     // File names have either of the two.
     let same = |file: &&PathBuf| name_of(file).replace('-', "_") == format!("{}.ko", name.replace('-', "_"));

@@ -72,7 +72,7 @@ pub fn step() {
 /// executed.
 #[inline]
 #[track_caller]
-pub fn fence_behind_locked() {
+pub fn fence_after_locked() {
     #[cfg(any(loom, not(target_arch = "x86_64")))]
     // ORDERING: SeqCst, see above.
     atomic::fence(atomic::Ordering::SeqCst);
@@ -95,7 +95,7 @@ pub fn fence_of_barrier() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Executes a barrier in every running thread (membarrier). Behind it, every thread has completed its earlier
+/// Executes a barrier in every running thread (membarrier). After it, every thread has completed its earlier
 /// accesses and sees all stores before it.
 #[cold]
 #[track_caller]

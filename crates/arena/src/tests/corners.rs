@@ -282,15 +282,15 @@ fn a_tag_says_seat_and_generation_and_garbage_says_nobody() {
         second.process_slot(),
         first.process_slot().map(|process_slot| (process_slot + 1) % process_slots::PROCESS_SLOTS)
     );
-    assert_eq!(ProcessTag::of(first.word() | 12345), first, "a thread's number is no part of it");
+    assert_eq!(ProcessTag::from_word(first.word() | 12345), first, "a thread's number is no part of it");
     assert!(one.is_the_callers());
     assert!(!table.is_gone(&arena, first) && !table.is_gone(&arena, second));
     for garbage in [0, u64::MAX, 1 << 33, u64::from(process_slots::PROCESS_SLOTS + 1) << 22] {
-        assert_eq!(ProcessTag::of(garbage).process_slot(), None, "{garbage:#x}");
-        assert!(table.is_gone(&arena, ProcessTag::of(garbage)), "{garbage:#x}");
+        assert_eq!(ProcessTag::from_word(garbage).process_slot(), None, "{garbage:#x}");
+        assert!(table.is_gone(&arena, ProcessTag::from_word(garbage)), "{garbage:#x}");
     }
     assert_eq!(
-        ProcessTag::of(u64::from(process_slots::PROCESS_SLOTS) << 22).process_slot(),
+        ProcessTag::from_word(u64::from(process_slots::PROCESS_SLOTS) << 22).process_slot(),
         Some(process_slots::PROCESS_SLOTS - 1)
     );
     one.leave();
@@ -312,11 +312,11 @@ fn a_thread_is_lost_only_when_it_has_ended() {
     let holder = table.holder(&arena, lease.lane).unwrap();
     // SAFETY: a question.
     assert_eq!((holder.process(), holder.thread() as i32), (process_slot.tag(), unsafe { libc::gettid() }));
-    assert!(!process_slot.has_lost(holder.thread()) && !table.is_dead(&arena, holder, &process_slot));
+    assert!(!process_slot.thread_has_ended(holder.thread()) && !table.is_dead(&arena, holder, &process_slot));
     // SAFETY: as above.
     let ended = std::thread::spawn(|| unsafe { libc::gettid() }).join().unwrap();
     let began = Instant::now();
-    while !process_slot.has_lost(ended as u32) {
+    while !process_slot.thread_has_ended(ended as u32) {
         assert!(began.elapsed() < Duration::from_secs(10), "it has ended, and nobody knows");
     }
     table.park(&arena, lease, process_slot.tag()).unwrap();

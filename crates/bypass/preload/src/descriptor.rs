@@ -8,7 +8,7 @@ pub struct Descriptor {
     /// The file.
     pub file: File,
     /// Number of descriptor numbers that mean it.
-    pub numbers: AtomicU32,
+    pub number_count: AtomicU32,
     /// The next in the list of files that are closed and not freed yet.
     pub next_closed: AtomicPtr<Descriptor>,
 }

@@ -3,7 +3,7 @@
 //! A check before the use is not reliable: another thread may unmap a page, or change its contents, in
 //! between. So the copy itself detects it. Every copy from or to the program's memory uses instructions at
 //! known addresses, and a fault at one of them ends the copy ([`heddle_bypass::after_fault`]): the handler
-//! (`signals`) continues behind it. A write has changed nothing then.
+//! (`signals`) continues after it. A write has changed nothing then.
 //!
 //! Before a write begins, one byte of each page of its buffer is read as well ([`readable`]). That is no
 //! protection. It passes a buffer that is not completely mapped to the kernel early, before blocks are taken

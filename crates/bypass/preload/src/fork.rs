@@ -1,8 +1,8 @@
 //! Children, and other programs in this process: offsets are given to the kernel before (P4).
 
 use crate::table::{CHANGES, each};
-use crate::thread::{Busy, forget_others, here};
-use crate::{barrier, numbers, real, report, signals, table};
+use crate::thread::{Busy, clear_other_threads, this_thread};
+use crate::{barrier, descriptor_numbers, real, report, signals, table};
 use heddle_bypass::Words;
 use libc::{c_int, c_void};
 use rustix::fd::BorrowedFd;
@@ -31,7 +31,7 @@ extern "C" fn start() {
 
 type AtFork = Option<extern "C" fn()>;
 
-/// Registers our fork handlers before all others. So they are the last before a fork and the first behind it,
+/// Registers our fork handlers before all others. So they are the last before a fork and the first after it,
 /// and no other handler runs while the table is locked. Libraries that the program is linked with may
 /// register theirs before this library is started.
 fn be_first() {
@@ -82,7 +82,7 @@ pub extern "C" fn before() {
     if let Some(busy) = Busy::enter() {
         forget(busy);
     }
-    here().forks_for_another.set(here().is_vfork_child());
+    this_thread().forks_for_another.set(this_thread().is_vfork_child());
     CHANGES.take();
     heddle_bypass::a_fork_begins();
     let mut words = Words::default();
@@ -96,31 +96,31 @@ pub extern "C" fn before() {
 pub extern "C" fn after_in_parent() {
     heddle_bypass::a_fork_ended();
     CHANGES.give();
-    here().leave();
+    this_thread().leave();
 }
 
 /// After fork(2), in the child.
 pub extern "C" fn after_in_child() {
     heddle_bypass::this_is_a_child();
-    if !here().forks_for_another.get() {
+    if !this_thread().forks_for_another.get() {
         // The child shares its memory with no process.
-        here().vfork_in.set(0);
+        this_thread().vfork_in.set(0);
     }
     barrier::start();
     table::reset_in_child();
-    numbers::reset_in_child();
+    descriptor_numbers::reset_in_child();
     each(|_, descriptor| {
         // SAFETY: a forked child has one thread.
         unsafe { descriptor.file.forked() };
     });
-    forget_others();
+    clear_other_threads();
     CHANGES.give();
-    here().leave();
+    this_thread().leave();
 }
 
 /// Called before a program without this library gets all descriptors, or those that survive exec(3).
 pub fn offsets_to_kernel(all: bool) {
-    if here().is_vfork_child() {
+    if this_thread().is_vfork_child() {
         return;
     }
     let Some(_busy) = Busy::enter() else { return };
@@ -146,7 +146,7 @@ pub extern "C" fn before_vfork() {
 /// this thread, the kernel serves all its calls for ever.
 pub fn before_sharing_child(flags: u64) {
     offsets_to_kernel(true);
-    let h = here();
+    let h = this_thread();
     if h.is_vfork_child() {
         // Its own child is a vfork child too.
         return;
@@ -159,7 +159,7 @@ pub fn before_sharing_child(flags: u64) {
 
 /// Called before exec(3), which may end this program.
 pub fn before_exec() {
-    if here().is_vfork_child() {
+    if this_thread().is_vfork_child() {
         return;
     }
     offsets_to_kernel(false);

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// A shared object: `struct link_map` of link.h.
 #[repr(C)]
-pub struct Object {
+pub struct SharedObject {
     base: usize,
     name: *const c_char,
     dynamic: *const Dynamic,
-    next: *const Object,
+    next: *const SharedObject,
 }
 
 #[repr(C)]
@@ -33,22 +33,22 @@ struct Symbol {
 }
 
 /// DT_STRTAB of elf.h.
-const STRINGS: i64 = 5;
+const DT_STRTAB: i64 = 5;
 /// DT_SYMTAB.
-const SYMBOLS: i64 = 6;
+const DT_SYMTAB: i64 = 6;
 /// DT_VERSYM.
-const VERSIONS: i64 = 0x6fff_fff0;
+const DT_VERSYM: i64 = 0x6fff_fff0;
 /// DT_GNU_HASH.
-const HASHES: i64 = 0x6fff_fef5;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
 /// VERSYM_HIDDEN: the symbol's version is not the default one, which a newly linked program gets.
-const OLD: u16 = 0x8000;
+const VERSYM_HIDDEN: u16 = 0x8000;
 
 unsafe extern "C" {
     fn dladdr1(address: *const c_void, info: *mut Dl_info, object: *mut *mut c_void, what: c_int) -> c_int;
 }
 
 /// The object that contains this address.
-pub fn object_of(address: usize) -> Option<&'static Object> {
+pub fn object_of(address: usize) -> Option<&'static SharedObject> {
     const LINK_MAP: c_int = 2;
     let (mut info, mut object) = (MaybeUninit::<Dl_info>::uninit(), null_mut());
     let address = std::ptr::without_provenance(address);
@@ -56,22 +56,22 @@ pub fn object_of(address: usize) -> Option<&'static Object> {
     let found = unsafe { dladdr1(address, info.as_mut_ptr(), &mut object, LINK_MAP) } != 0;
     // SAFETY: null, or the loader's; an object whose code runs, or whose function was just found, is not
     // unloaded.
-    if found { unsafe { object.cast::<Object>().as_ref() } } else { None }
+    if found { unsafe { object.cast::<SharedObject>().as_ref() } } else { None }
 }
 
 /// This library.
-pub fn ours() -> Option<&'static Object> {
-    static KEPT: AtomicPtr<Object> = AtomicPtr::new(null_mut());
+pub fn ours() -> Option<&'static SharedObject> {
+    static KEPT: AtomicPtr<SharedObject> = AtomicPtr::new(null_mut());
     kept(&KEPT, object_of as *const () as usize)
 }
 
 /// The C library.
-pub fn c_library() -> Option<&'static Object> {
-    static KEPT: AtomicPtr<Object> = AtomicPtr::new(null_mut());
+pub fn c_library() -> Option<&'static SharedObject> {
+    static KEPT: AtomicPtr<SharedObject> = AtomicPtr::new(null_mut());
     kept(&KEPT, libc::gnu_get_libc_version as *const () as usize)
 }
 
-fn kept(kept: &AtomicPtr<Object>, address: usize) -> Option<&'static Object> {
+fn kept(kept: &AtomicPtr<SharedObject>, address: usize) -> Option<&'static SharedObject> {
     // ORDERING: Relaxed: a thread that finds null searches again, with the same result.
     let known = kept.load(Relaxed).cast_const();
     // SAFETY: null, or an object that is never unloaded.
@@ -80,9 +80,9 @@ fn kept(kept: &AtomicPtr<Object>, address: usize) -> Option<&'static Object> {
     known
 }
 
-impl Object {
+impl SharedObject {
     /// The objects after this one, in the loader's search order.
-    pub fn later(&self) -> impl Iterator<Item = &'static Object> {
+    pub fn later(&self) -> impl Iterator<Item = &'static SharedObject> {
         let mut at = self.next;
         std::iter::from_fn(move || {
             // SAFETY: null, or the loader's.
@@ -94,9 +94,9 @@ impl Object {
 
     /// Address of a function that this object defines; of several versions the default one.
     pub fn function(&self, name: &CStr) -> Option<usize> {
-        let strings = self.table(STRINGS)?.cast::<c_char>();
-        let symbols = self.table(SYMBOLS)?.cast::<Symbol>();
-        let versions = self.table(VERSIONS).map(|at| at.cast::<u16>());
+        let strings = self.table(DT_STRTAB)?.cast::<c_char>();
+        let symbols = self.table(DT_SYMTAB)?.cast::<Symbol>();
+        let versions = self.table(DT_VERSYM).map(|at| at.cast::<u16>());
         let mut found = None;
         self.each_of_hash(hash(name), |at| {
             // SAFETY: the loader's tables contain every entry that the hash table names.
@@ -104,7 +104,7 @@ impl Object {
             // SAFETY: as above.
             let is_it =
                 symbol.section != 0 && unsafe { CStr::from_ptr(strings.add(symbol.name as usize)) } == name;
-            if is_it && (found.is_none() || version & OLD == 0) {
+            if is_it && (found.is_none() || version & VERSYM_HIDDEN == 0) {
                 found = Some(self.base + symbol.value as usize);
             }
         });
@@ -113,7 +113,7 @@ impl Object {
 
     /// Calls `look` with the index of each symbol whose name has this hash; the lowest bit is not compared.
     fn each_of_hash(&self, hash: u32, mut look: impl FnMut(usize)) {
-        let Some(table) = self.table(HASHES).map(|at| at.cast::<u32>()) else { return };
+        let Some(table) = self.table(DT_GNU_HASH).map(|at| at.cast::<u32>()) else { return };
         // SAFETY: the layout of a GNU hash table: a head of four words, a Bloom filter, the first symbol of each
         // bucket, and the hash of each symbol from `first` on, whose lowest bit ends its bucket.
         unsafe {
@@ -160,7 +160,7 @@ fn hash(name: &CStr) -> u32 {
 
 /// The function that this library's function of that name replaces: the C library's if it has one, else that of
 /// the next object in search order that has one.
-pub fn behind_us(name: &CStr, kept: &AtomicPtr<c_void>) -> *mut c_void {
+pub fn next_definition(name: &CStr, kept: &AtomicPtr<c_void>) -> *mut c_void {
     // ORDERING: Relaxed: a thread that finds null searches again, with the same result.
     let mut found = kept.load(Relaxed);
     if found.is_null() {

@@ -10,7 +10,7 @@ pub fn next(name: &CStr, kept: &AtomicPtr<libc::c_void>) -> *mut libc::c_void {
     let mut found = kept.load(Relaxed);
     if found.is_null() {
         static DLSYM: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
-        let dlsym = crate::loader::behind_us(c"dlsym", &DLSYM);
+        let dlsym = crate::loader::next_definition(c"dlsym", &DLSYM);
         if dlsym.is_null() {
             return dlsym;
         }

@@ -3,7 +3,7 @@
 
 use crate::counts::{COUNTS, Counts, REASONS};
 use crate::table::MOUNTS;
-use crate::thread::{here, records};
+use crate::thread::{records, this_thread};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -23,7 +23,7 @@ pub fn write() {
     let Some(path) = PATH.get() else { return };
     // A vfork child runs in its parent's memory, so the counts are the parent's. A program that a signal handler
     // ends leaves no line: making one allocates memory, which a handler must not do.
-    if here().is_vfork_child() || here().is_in_handler() {
+    if this_thread().is_vfork_child() || this_thread().is_in_handler() {
         return;
     }
     let Some(_busy) = crate::thread::Busy::enter() else { return };

@@ -10,7 +10,7 @@
 //! Faults of the program itself are never put aside. Actions set by the program's own system calls are not
 //! seen here.
 
-use crate::thread::here;
+use crate::thread::this_thread;
 use crate::{fault, real, waiting_signals};
 use libc::{c_int, c_void, siginfo_t, sigset_t, ucontext_t};
 use std::mem::transmute;
@@ -79,7 +79,9 @@ pub unsafe extern "C" fn sigaction(
     let done = match unsafe { new.as_ref() } {
         None => 0,
         // S3. The child's calls are not served, so its handlers need not wait. SAFETY: the caller's promise.
-        Some(new) if here().has_actions_of_its_own() => unsafe { real::sigaction(signal, new, null_mut()) },
+        Some(new) if this_thread().has_actions_of_its_own() => unsafe {
+            real::sigaction(signal, new, null_mut())
+        },
         Some(new) if is_handler(new.sa_sigaction) || catches_buffers(signal) => install(signal, new),
         Some(new) => {
             HANDLER[at].store(new.sa_sigaction, SeqCst);
@@ -283,7 +285,7 @@ unsafe extern "C-unwind" fn arrive(signal: c_int, info: *mut siginfo_t, context:
         go_on_at(ucontext, next);
         return;
     }
-    if !fault && here().is_busy() && !here().is_vfork_child() && put_aside(known, ucontext) {
+    if !fault && this_thread().is_busy() && !this_thread().is_vfork_child() && put_aside(known, ucontext) {
         real::set_errno(errno);
         return;
     }
@@ -302,7 +304,7 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
     // The kernel kills a program that ignores its own faults.
     let ends = !is_handler(handler);
-    let (resets, own) = (ends || flags & libc::SA_RESETHAND != 0, here().has_actions_of_its_own());
+    let (resets, own) = (ends || flags & libc::SA_RESETHAND != 0, this_thread().has_actions_of_its_own());
     if resets && !own {
         HANDLER[at].store(libc::SIG_DFL, SeqCst);
     }
@@ -320,12 +322,12 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
     // SAFETY: the kernel's arguments; the program passed the handler with these flags.
     let run = || unsafe { run(handler, flags, (signal, info, context)) };
-    if here().is_vfork_child() {
+    if this_thread().is_vfork_child() {
         // The words are its parent's, and it may end in the handler.
         return run();
     }
     let frame = 0_u8;
-    let h = here();
+    let h = this_thread();
     let at = (&raw const frame).addr();
     // SAFETY: the kernel's arguments.
     let stack = unsafe { &(*context.cast::<ucontext_t>()).uc_stack };
@@ -373,8 +375,8 @@ fn put_aside(info: &siginfo_t, context: &mut ucontext_t) -> bool {
     // SAFETY: part of the interrupted context; the kernel's set is the first word of the C library's.
     let blocked = unsafe { &mut *(&raw mut context.uc_sigmask).cast::<waiting_signals::Set>() };
     let handled = |signal: c_int| is_handler(HANDLER[signal as usize].load(SeqCst));
-    let count = waiting_signals::keep(here().waiting.get(), info, blocked, handled);
-    count.inspect(|count| here().waiting.set(*count)).is_some()
+    let count = waiting_signals::keep(this_thread().waiting.get(), info, blocked, handled);
+    count.inspect(|count| this_thread().waiting.set(*count)).is_some()
 }
 
 #[cfg(target_arch = "x86_64")]

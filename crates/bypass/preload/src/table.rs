@@ -3,7 +3,7 @@
 //! State       a table by number, in chunks that are allocated when first needed; a list of files that were closed while a thread used
 //!             them, or by a signal handler.
 //! Invariants  D1  entries change under `CHANGES`; look-ups take no lock (thread.rs, O1).
-//!             D2  `numbers` of a file counts the entries that name it. The thread that removes the last one frees the file, or
+//!             D2  `number_count` of a file counts the entries that name it. The thread that removes the last one frees the file, or
 //!                 leaves that to a later change if a thread is using it.
 //!             D3  a signal handler neither allocates nor frees: its thread may be in the middle of that. It also does not wait for
 //!                 another thread without a limit (`patience`).
@@ -11,7 +11,7 @@
 //!                 `FILTERED` is set. So a thread that has set one and then found `TAKING` zero knows all files and engines.
 //!             D5  signals wait while `TAKING` counts their thread: a handler may never return (siglongjmp(3)).
 //!             D6  a number is removed from the table before it is closed or replaced. The removing thread waits for threads that use its
-//!                 file by number (`numbers`). So the table's entries, under `CHANGES` or during such a use, match the kernel's.
+//!                 file by number (`descriptor_numbers`). So the table's entries, under `CHANGES` or during such a use, match the kernel's.
 
 use crate::barrier;
 use crate::cancellation::CancellationDisabled;
@@ -19,7 +19,7 @@ use crate::counts::Count;
 use crate::descriptor::Descriptor;
 use crate::memory::pages;
 use crate::patience::{Patience, Patient};
-use crate::thread::{Busy, Here, Record, here, nobody_uses_numbers_of, others, records};
+use crate::thread::{Busy, Record, ThisThread, nobody_uses_numbers_of, others, records, this_thread};
 use heddle_bypass::planted::{Bug, planted};
 use heddle_bypass::{Attachments, File, Found, KernelStat, Passed};
 use rustix::fd::BorrowedFd;
@@ -129,21 +129,21 @@ impl Drop for Used {
         // ORDERING: Relaxed, as in O1 of `thread`: a closing thread checks `uses` again after it has added
         // the file here.
         if !CLOSED.load(Relaxed).is_null() {
-            end_of(self.descriptor);
+            finish_use(self.descriptor);
         }
     }
 }
 
 /// Ends a use of this file, which may have been closed meanwhile.
 #[cold]
-pub fn end_of(descriptor: *const Descriptor) {
+pub fn finish_use(descriptor: *const Descriptor) {
     let _held = CHANGES.hold();
     // A file that another thread uses is left to that thread.
     if take_from_closed(descriptor) {
         let descriptor = descriptor.cast_mut();
         // SAFETY: it is not freed: it was in the list, and the table's lock is held.
         unsafe { &*descriptor }.next_closed.store(CLOSED.swap(descriptor, SeqCst), SeqCst);
-        sweep();
+        free_closed_files();
     }
 }
 
@@ -171,7 +171,7 @@ pub fn entry_or_new(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
     entry(fd)
 }
 
-/// The entry of a number that is being replaced: threads that need the number wait (`numbers`).
+/// The entry of a number that is being replaced: threads that need the number wait (`descriptor_numbers`).
 pub fn changing() -> *mut Descriptor {
     std::ptr::without_provenance_mut(1)
 }
@@ -202,11 +202,11 @@ pub fn using(fd: i32) -> Option<Used> {
     if entry.load(SeqCst).is_null() {
         return None;
     }
-    let here = here();
-    if !here.may_serve() {
+    let this = this_thread();
+    if !this.may_serve() {
         return None;
     }
-    used(entry, here, fd)
+    used(entry, this, fd)
 }
 
 /// As [`using`], also in a signal handler: for telling the kernel something, not for calls of the engine,
@@ -214,17 +214,17 @@ pub fn using(fd: i32) -> Option<Used> {
 #[cold]
 pub fn holding(fd: i32) -> Option<Used> {
     let entry = entry(fd)?;
-    let here = here();
-    if entry.load(SeqCst).is_null() || here.is_busy() || here.is_vfork_child() {
+    let this = this_thread();
+    if entry.load(SeqCst).is_null() || this.is_busy() || this.is_vfork_child() {
         return None;
     }
-    used(entry, here, fd)
+    used(entry, this, fd)
 }
 
 /// Passes on a call that uses the offset: in a signal handler the kernel has our offset meanwhile.
 #[inline]
 pub fn passing<T>(fd: i32, call: impl Fn() -> T) -> T {
-    while here().is_in_handler()
+    while this_thread().is_in_handler()
         && !planted(Bug::HandlersOldOffset)
         && let Some(used) = holding(fd)
     {
@@ -239,7 +239,7 @@ pub fn passing<T>(fd: i32, call: impl Fn() -> T) -> T {
 /// Passes on a call with an offset argument.
 #[inline]
 pub fn passing_at<T>(fd: i32, call: impl FnOnce() -> T) -> T {
-    if here().is_in_handler()
+    if this_thread().is_in_handler()
         && let Some(used) = holding(fd)
     {
         used.passed(Passed::InHandler);
@@ -248,8 +248,8 @@ pub fn passing_at<T>(fd: i32, call: impl FnOnce() -> T) -> T {
 }
 
 #[inline(always)]
-fn used(entry: &AtomicPtr<Descriptor>, here: &Here, fd: i32) -> Option<Used> {
-    let record = here.record()?;
+fn used(entry: &AtomicPtr<Descriptor>, this: &ThisThread, fd: i32) -> Option<Used> {
+    let record = this.record()?;
     let busy = Busy::enter()?;
     loop {
         let descriptor = entry.load(SeqCst);
@@ -277,9 +277,9 @@ pub fn opened(fd: i32, posix_flags: i32) -> i32 {
         return fd;
     }
     let errno = crate::real::errno();
-    forget(fd);
+    remove_number(fd);
     let_go_now();
-    if posix_flags & libc::O_PATH == 0 && !FILTERED.load(SeqCst) && here().may_serve() {
+    if posix_flags & libc::O_PATH == 0 && !FILTERED.load(SeqCst) && this_thread().may_serve() {
         take_up(fd, posix_flags);
     }
     crate::real::set_errno(errno);
@@ -309,9 +309,9 @@ fn take_up(fd: i32, posix_flags: i32) {
     if fd <= 2 || OFFSETS_ARE_KERNELS.load(SeqCst) {
         file.give_offset_away(borrowed);
     }
-    let numbers = AtomicU32::new(1);
+    let number_count = AtomicU32::new(1);
     let fresh =
-        Box::into_raw(Box::new(Descriptor { file, numbers, next_closed: AtomicPtr::new(null_mut()) }));
+        Box::into_raw(Box::new(Descriptor { file, number_count, next_closed: AtomicPtr::new(null_mut()) }));
     let held = CHANGES.hold();
     let old = entry.swap(fresh, SeqCst);
     drop_number(old);
@@ -356,13 +356,13 @@ pub fn any_engine() -> bool {
 /// Gives all files to the kernel, for ever, and unmaps their images: this process has other rights than when
 /// it attached. Returns true if no image is mapped any more.
 pub fn let_go() -> bool {
-    let here = here();
-    if here.is_vfork_child() || !any_engine() {
+    let this = this_thread();
+    if this.is_vfork_child() || !any_engine() {
         return true;
     }
     TO_BE_LET_GO.store(true, SeqCst);
     let Some(_busy) = Busy::enter() else { return false };
-    let patience = here.is_in_handler().then(Patience::new);
+    let patience = this.is_in_handler().then(Patience::new);
     if !patience.wait_while(|| LETTING_GO.swap(true, SeqCst)) {
         all_to_the_kernel();
         return false;
@@ -391,7 +391,7 @@ fn let_go_alone(patience: Option<&Patience>) -> bool {
     // closed files for later (D3).
     let gone = unsafe {
         match in_handler {
-            true => MOUNTS.abandon(),
+            true => MOUNTS.unmap_without_freeing(),
             false => {
                 MOUNTS.let_go();
                 true
@@ -404,7 +404,7 @@ fn let_go_alone(patience: Option<&Patience>) -> bool {
 
 /// Does the work that a signal handler had to leave.
 fn let_go_now() {
-    if TO_BE_LET_GO.load(SeqCst) && !here().is_in_handler() && !LETTING_GO.load(SeqCst) {
+    if TO_BE_LET_GO.load(SeqCst) && !this_thread().is_in_handler() && !LETTING_GO.load(SeqCst) {
         let _gone = let_go();
     }
 }
@@ -430,7 +430,7 @@ fn used_by_others() -> bool {
 /// Returns true if a thread uses a file that no entry names.
 fn in_use() -> bool {
     let _held = CHANGES.hold();
-    sweep();
+    free_closed_files();
     !CLOSED.load(SeqCst).is_null()
 }
 
@@ -442,15 +442,15 @@ fn find(kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Found {
 }
 
 fn count(what: Count) {
-    if let Some(record) = here().record() {
+    if let Some(record) = this_thread().record() {
         record.counts.add(what, 0);
     }
 }
 
 /// Removes this number, because it is closed or about to be.
-pub fn forget(fd: i32) {
+pub fn remove_number(fd: i32) {
     let Some(entry) = entry(fd) else { return };
-    if entry.load(SeqCst).is_null() || here().is_vfork_child() {
+    if entry.load(SeqCst).is_null() || this_thread().is_vfork_child() {
         return;
     }
     let _busy = Busy::enter();
@@ -459,7 +459,7 @@ pub fn forget(fd: i32) {
         if !is_changing(entry.load(SeqCst)) {
             let old = entry.swap(null_mut(), SeqCst);
             drop_number(old);
-            sweep();
+            free_closed_files();
             break old;
         }
         drop(held);
@@ -469,7 +469,7 @@ pub fn forget(fd: i32) {
 }
 
 /// Removes all numbers from `first` to `last`, because they are closed or about to be.
-pub fn forget_range(first: u32, last: u32) {
+pub fn remove_numbers(first: u32, last: u32) {
     let end = (CHUNK * CHUNKS) as u32 - 1;
     let mut fd = first.min(end);
     while fd <= last.min(end) {
@@ -477,7 +477,7 @@ pub fn forget_range(first: u32, last: u32) {
             fd = (fd / CHUNK as u32 + 1) * CHUNK as u32;
             continue;
         }
-        forget(fd as i32);
+        remove_number(fd as i32);
         fd += 1;
     }
 }
@@ -506,10 +506,10 @@ pub fn drop_number(descriptor: *mut Descriptor) {
     }
     // SAFETY: null, or a file that this entry kept.
     let Some(known) = (unsafe { descriptor.as_ref() }) else { return };
-    if known.numbers.fetch_sub(1, SeqCst) != 1 {
+    if known.number_count.fetch_sub(1, SeqCst) != 1 {
         return;
     }
-    if here().is_in_handler() || may_be_in_use(descriptor) {
+    if this_thread().is_in_handler() || may_be_in_use(descriptor) {
         known.next_closed.store(CLOSED.swap(descriptor, SeqCst), SeqCst);
         return;
     }
@@ -539,8 +539,8 @@ fn take_from_closed(descriptor: *const Descriptor) -> bool {
 }
 
 /// Frees files that could not be freed when they were closed. The caller holds the table's lock.
-pub fn sweep() {
-    if CLOSED.load(SeqCst).is_null() || here().is_in_handler() {
+pub fn free_closed_files() {
+    if CLOSED.load(SeqCst).is_null() || this_thread().is_in_handler() {
         return;
     }
     let mut at = CLOSED.swap(null_mut(), SeqCst);

@@ -1,6 +1,6 @@
 //! The present activity of the calling thread.
 //!
-//! State       `Here`: the thread's words, without a destructor, so that a signal handler may use them at any time (`words`
+//! State       `ThisThread`: the thread's words, without a destructor, so that a signal handler may use them at any time (`words`
 //!             finds them). And a `Record` that other threads read: the file that it uses, and its counts.
 //! Invariants  T1  a file named in a record's `uses` is not freed. A thread that takes a file stores it there and checks the table again.
 //!             T2  records are never freed; the record of an ended thread is reused.
@@ -36,7 +36,7 @@ static RECORDS: AtomicPtr<Record> = AtomicPtr::new(null_mut());
 
 /// The thread's own words. All zeros is an idle thread.
 #[repr(C, align(64))]
-pub struct Here {
+pub struct ThisThread {
     record: Cell<*const Record>,
     /// Bits: [`BUSY`], [`ASYNCHRONOUS`].
     state: Cell<u8>,
@@ -59,7 +59,7 @@ pub struct Here {
     pub waiting: Cell<usize>,
 }
 
-const _: () = assert!(size_of::<Here>() == words::BYTES && align_of::<Here>() == words::BYTES);
+const _: () = assert!(size_of::<ThisThread>() == words::BYTES && align_of::<ThisThread>() == words::BYTES);
 
 /// Inside the engine or the table: signal handlers wait.
 const BUSY: u8 = 1;
@@ -75,19 +75,19 @@ struct Ends;
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        here().give_record_back();
+        this_thread().give_record_back();
     }
 }
 
 /// The calling thread's words; they live as long as the thread.
 #[inline(always)]
-pub fn here() -> &'static Here {
+pub fn this_thread() -> &'static ThisThread {
     // SAFETY: the thread's own memory, which lives as long as it, has this size and alignment, and is zero at
     // first. Its fields are cells, so no other thread gets a reference to it.
-    unsafe { &*words::of_this_thread().cast::<Here>() }
+    unsafe { &*words::of_this_thread().cast::<ThisThread>() }
 }
 
-impl Here {
+impl ThisThread {
     /// Returns true if calls of this thread may be served now.
     #[inline]
     pub fn may_serve(&self) -> bool {
@@ -191,7 +191,7 @@ impl Here {
 
 /// Returns true if another thread has a record.
 pub fn others() -> bool {
-    let own = here().record.get();
+    let own = this_thread().record.get();
     records().any(|r| !std::ptr::eq(r, own) && r.taken.load(SeqCst))
 }
 
@@ -231,7 +231,7 @@ impl Drop for ByNumber {
 /// Waits until no other thread uses this file by number (O3). If the file was freed and another one has its
 /// memory, there is nothing to wait for.
 pub fn nobody_uses_numbers_of(descriptor: *const Descriptor) {
-    let own = here().record.get();
+    let own = this_thread().record.get();
     let uses = |r: &Record| r.by_number.load(SeqCst) != 0 && r.uses.load(SeqCst).cast_const() == descriptor;
     let mut looks = 0;
     while records().any(|r| !std::ptr::eq(r, own) && uses(r)) {
@@ -273,8 +273,8 @@ fn new_records() -> Option<&'static Record> {
 }
 
 /// In a forked child: the other threads do not exist, and there are no counts yet.
-pub fn forget_others() {
-    let own = here().record.get();
+pub fn clear_other_threads() {
+    let own = this_thread().record.get();
     for record in records() {
         record.counts.clear();
         record.uses.store(null_mut(), SeqCst);
@@ -292,12 +292,12 @@ impl Busy {
     /// Becomes busy; `None` if the thread is busy already.
     #[inline]
     pub fn enter() -> Option<Busy> {
-        let here = here();
-        let state = here.state.get();
+        let this = this_thread();
+        let state = this.state.get();
         if state & BUSY != 0 {
             return None;
         }
-        here.state.set(state | BUSY);
+        this.state.set(state | BUSY);
         if state != 0 {
             cancellation::defer();
         }
@@ -308,13 +308,13 @@ impl Busy {
 impl Drop for Busy {
     #[inline]
     fn drop(&mut self) {
-        let here = here();
-        let state = here.state.get() & !BUSY;
-        here.state.set(state);
+        let this = this_thread();
+        let state = this.state.get() & !BUSY;
+        this.state.set(state);
         // A handler in this thread increments `waiting` only while the thread is busy.
         compiler_fence(SeqCst);
-        if here.waiting.get() != 0 {
-            waiting_signals::deliver(here.waiting.replace(0));
+        if this.waiting.get() != 0 {
+            waiting_signals::deliver(this.waiting.replace(0));
         }
         if state != 0 {
             cancellation::allow();

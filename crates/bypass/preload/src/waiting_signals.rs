@@ -54,7 +54,7 @@ fn kept(at: usize) -> Kept {
     WAITING.with(|waiting| unsafe { (*waiting.kept.get())[at].assume_init() })
 }
 
-/// Keeps the data of a signal behind `count` others, and blocks all signals with a handler. Returns the
+/// Keeps the data of a signal after `count` others, and blocks all signals with a handler. Returns the
 /// number that are kept now; `None`: there is no room.
 pub fn keep(
     count: usize,

@@ -59,7 +59,7 @@ struct Silent(Bar, u64, u64);
 impl Progress for Silent {
     fn run_ends(&mut self, _run: &Run) {
         self.1 += 1;
-        self.0.at(self.1, self.2);
+        self.0.set_position(self.1, self.2);
     }
 }
 

@@ -51,7 +51,7 @@ pub fn make(args: &Args, target: Target) -> Result<u64> {
         file.set_len(0).and_then(|()| file.set_len(size.0)).with_context(cannot)?;
     }
     let bar = Bar::of_bytes("making");
-    let progress = |done, total| bar.at(done, total);
+    let progress = |done, total| bar.set_position(done, total);
     let label = args.label.as_deref().unwrap_or_default();
     heddle_f2fs::make_image_in((file, claim), image, label, &progress)?;
     // A file that was made here gets its name now.

@@ -92,7 +92,7 @@ fn region(
     /// Size of a new node log without a requested size.
     const LOG_BYTES: u64 = 64 << 20;
     let bar = Bar::of_bytes("node log");
-    let progress = |done, total| bar.at(done, total);
+    let progress = |done, total| bar.set_position(done, total);
     let how = OpenOptions { progress: Some(&progress), durability, ..OpenOptions::default() };
     let (is_made, is_log) = (target.locked_file.is_new() || target.is_empty_file(), target.is_node_log());
     let is_grown = !is_made && target.is_forced() && target.locked_file.is_file() && {

@@ -170,7 +170,7 @@ fn recover(args: &Args, options: &Options) -> Result<NvmImage> {
 
 fn map(args: &Args, options: &Options) -> Result<Region, heddle_pmem::Error> {
     let bar = Bar::of_bytes("mapping");
-    let progress = |done, total| bar.at(done, total);
+    let progress = |done, total| bar.set_position(done, total);
     let how = OpenOptions {
         read_only: options.read_only,
         durability: options.durability,

@@ -110,7 +110,7 @@ static void handlers_close_in_the_middle_of_malloc(void) {
 	CHECK(write(shared_fd, "x", 1) == 1);
 }
 
-/* A child made in any way writes "child " and ends; its parent goes on behind that. */
+/* A child made in any way writes "child " and ends; its parent goes on after that. */
 static int child_writes(void *arg) {
 	CHECK(write(shared_fd, "child ", 6) == 6);
 	return 0;

@@ -156,7 +156,7 @@ static void strict(void) {
 
 #define KILLED(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
 
-/* Behind a filter that ends a program for what attaching to a mount takes, files of the mount are files. */
+/* Under a filter that ends a program for what attaching to a mount takes, files of the mount are files. */
 static void filtered(void) {
 	struct sock_filter all[] = {
 	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), /* the number of the call */

@@ -89,7 +89,7 @@ fn kind_of(line: &str) -> Option<Kind> {
         ["region.fence()", "region.fence_and_wait()", "fence_unless(Bug", "wait_unless(Bug", "self.fence()"];
     let stores = [
         ".nt_write(",
-        ".take_in(",
+        ".nt_write_user(",
         ".nt_line(",
         ".nt_zero(",
         ".nt_copy(",

@@ -11,7 +11,7 @@ use super::write::{Contents, write};
 use crate::format::{NodeBlock, node_flag};
 use crate::ids::{BlockAddr, Nid, Nids};
 use crate::image::Media;
-use crate::node::block_map::Place;
+use crate::node::block_map::NodeRole;
 use crate::node_log::{Content, Group, Member, NodeLog};
 use crate::planted::{Breach, breaks};
 use crate::segments::{Log, of_node};
@@ -168,7 +168,7 @@ impl Media {
 fn log_of(node: &NodeBlock) -> Log {
     let footer = &node.footer;
     match footer.flag.get() & node_flag::COLD == 0 {
-        _ if Place::of(footer.place(), 0) == Some(Place::Indirect) => Log::ColdNode,
+        _ if NodeRole::of(footer.place(), 0) == Some(NodeRole::Indirect) => Log::ColdNode,
         true => Log::HotNode,
         false => Log::WarmNode,
     }

@@ -472,7 +472,7 @@ mod tests {
 
     #[test]
     fn a_nodes_number_in_its_file_says_its_pages_again() {
-        use crate::node::block_map::{Place, first_page_under, pages_max};
+        use crate::node::block_map::{NodeRole, first_page_under, pages_max};
         let own = 873;
         let (direct, indirect) = (1018_u64, 1018 * 1018);
         let starts = [0, direct, 2 * direct, 2 * direct + indirect, 2 * (direct + indirect)];
@@ -487,18 +487,18 @@ mod tests {
         });
         for page in pages.map(|page| page + own as u64).chain([end - 1]) {
             let route = route(PageNo(page), own).unwrap();
-            let place = |level| Place::of(place_of(&route, level), own);
+            let place = |level| NodeRole::of(place_of(&route, level), own);
             assert_eq!(
                 place(route.depth),
-                Some(Place::Direct(PageNo(page - route.slot as u64))),
+                Some(NodeRole::Direct(PageNo(page - route.slot as u64))),
                 "page {page}"
             );
-            assert!((0..route.depth).all(|level| place(level) == Some(Place::Indirect)), "page {page}");
+            assert!((0..route.depth).all(|level| place(level) == Some(NodeRole::Indirect)), "page {page}");
         }
         assert_eq!(route(PageNo(end), own), None);
-        assert_eq!(Place::of(0, own), Some(Place::Inode));
-        assert_eq!(Place::of(node_flag::XATTR_PLACE, own), Some(Place::Xattrs));
+        assert_eq!(NodeRole::of(0, own), Some(NodeRole::Inode));
+        assert_eq!(NodeRole::of(node_flag::XATTR_PLACE, own), Some(NodeRole::Xattrs));
         let last = 6 + 2 * 1018 + 1018 * 1019;
-        assert!(Place::of(last - 1, own).is_some() && Place::of(last, own).is_none());
+        assert!(NodeRole::of(last - 1, own).is_some() && NodeRole::of(last, own).is_none());
     }
 }

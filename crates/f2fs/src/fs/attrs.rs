@@ -160,7 +160,7 @@ impl F2fs {
     /// Called when the content has changed: without privilege, set-id bits are cleared.
     pub(crate) fn modified(&self, inode: &Inode, keeps_set_id: bool) -> Result<()> {
         let attr = inode.attr();
-        if keeps_set_id && self.looks.of_write(inode.nid, attr.mtime, attr.ctime).is_none() {
+        if keeps_set_id && self.stat_ticks.of_write(inode.nid, attr.mtime, attr.ctime).is_none() {
             return Ok(());
         }
         self.media.change_inode(inode.nid, |block| {
@@ -170,7 +170,7 @@ impl F2fs {
             }
             let mtime = Time::from_parts(block.mtime.get() as i64, block.mtime_ns.get());
             let ctime = Time::from_parts(block.ctime.get() as i64, block.ctime_ns.get());
-            let Some(now) = self.looks.of_write(inode.nid, mtime, ctime) else { return };
+            let Some(now) = self.stat_ticks.of_write(inode.nid, mtime, ctime) else { return };
             set_time(&mut block.mtime, &mut block.mtime_ns, now);
             set_time(&mut block.ctime, &mut block.ctime_ns, now);
         })

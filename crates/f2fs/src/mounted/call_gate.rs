@@ -8,7 +8,7 @@
 //!             K2  a checkpoint runs while no call is inside. So after a crash the device has exactly the effects of the calls that had
 //!                 returned before one instant.
 //!             K3  free segments have room for all dirty blocks, for those that the changes inside make dirty at most, and for cleaning
-//!                 and a checkpoint. So an admitted change never lacks a block, and neither does the checkpoint behind it.
+//!                 and a checkpoint. So an admitted change never lacks a block, and neither does the checkpoint after it.
 
 use super::guards::Inside;
 use crate::change::{Change, Need};
@@ -16,7 +16,7 @@ use crate::checkpoint::commit::Ledger;
 use crate::image::Media;
 use crate::mounted::F2fs;
 use crate::node_log::NodeLog;
-use crate::segments::room::{Prefer, SECTIONS_KEPT};
+use crate::segments::room::{Prefer, SECTIONS_RESERVED};
 use crate::steps;
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
@@ -106,7 +106,7 @@ impl F2fs {
         let done = call();
         if done.is_err() && steps::taken() != before {
             // ORDERING: Relaxed, the gate and the inodes, which the writer of a checkpoint needs, are
-            // released behind it.
+            // released after it.
             self.failed.store(true, Relaxed);
         }
         done
@@ -203,7 +203,7 @@ fn needed(media: &Media, dirty: usize) -> usize {
     // fsyncs have written.
     let logged = media.nodes.log.as_ref().map_or(0, NodeLog::nodes);
     let fsynced = media.space.as_ref().map_or(0, |space| space.since.nodes_ahead());
-    let kept = SECTIONS_KEPT * media.geometry.segments_per_section as usize;
+    let kept = SECTIONS_RESERVED * media.geometry.segments_per_section as usize;
     let blocks = 2 * media.pages.count() + media.nodes.changed() + logged + fsynced;
     blocks.saturating_add(dirty).div_ceil(crate::format::SEGMENT_BLOCKS as usize) + kept
 }

@@ -8,7 +8,7 @@
 //!                 pointers, and the inode's times change. Size, attributes and nodes stay. A pointer and the times change under the
 //!                 lock of their node. The bits of segments, each for another block, change under the table's lock (section 3.2 does so
 //!                 for inode, NAT and SIT).
-//! Lock order  the stripe, then one range of one file; pages, nodes and tables behind it.
+//! Lock order  the stripe, then one range of one file; pages, nodes and tables after it.
 //! Source      F2FS range-lock paper (SYSTOR '19) section 3.2. Its lock is Linux' interval tree.
 
 use crate::format::BLOCK_BYTES;

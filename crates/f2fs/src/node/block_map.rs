@@ -93,7 +93,7 @@ pub(crate) fn pages_max(own: usize) -> u64 {
 /// The role of a node, from its place in its file: the inode is 0, then come direct and indirect nodes, each
 /// followed by those under it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum NodeRole {
     Inode,
     /// Its first page.
     Direct(PageNo),
@@ -101,25 +101,25 @@ pub(crate) enum Place {
     Xattrs,
 }
 
-impl Place {
+impl NodeRole {
     /// The role of a place in a file whose inode has `own` pointers; `None`: there is no such place.
-    pub(crate) fn of(place: u32, own: usize) -> Option<Place> {
+    pub(crate) fn of(place: u32, own: usize) -> Option<NodeRole> {
         let behind = |indirect: u64, direct: u64| {
-            Place::Direct(PageNo(own as u64 + 2 * DIRECT + indirect * INDIRECT + direct * DIRECT))
+            NodeRole::Direct(PageNo(own as u64 + 2 * DIRECT + indirect * INDIRECT + direct * DIRECT))
         };
         let (first, second, double) = (3, 4 + DIRECT, 5 + 2 * DIRECT);
         Some(match u64::from(place) {
-            0 => Place::Inode,
-            n @ (1 | 2) => Place::Direct(PageNo(own as u64 + (n - 1) * DIRECT)),
-            _ if place == node_flag::XATTR_PLACE => Place::Xattrs,
-            n if n == first || n == second || n == double => Place::Indirect,
+            0 => NodeRole::Inode,
+            n @ (1 | 2) => NodeRole::Direct(PageNo(own as u64 + (n - 1) * DIRECT)),
+            _ if place == node_flag::XATTR_PLACE => NodeRole::Xattrs,
+            n if n == first || n == second || n == double => NodeRole::Indirect,
             n if n < second => behind(0, n - first - 1),
             n if n < double => behind(1, n - second - 1),
             n => {
                 let (indirect, direct) = ((n - double - 1) / (DIRECT + 1), (n - double - 1) % (DIRECT + 1));
                 match direct.checked_sub(1) {
                     _ if indirect >= DIRECT => return None,
-                    None => Place::Indirect,
+                    None => NodeRole::Indirect,
                     Some(direct) => behind(2 + indirect, direct),
                 }
             }

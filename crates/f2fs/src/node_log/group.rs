@@ -1,4 +1,4 @@
-//! Writing records: a group counts as a whole, when the fence behind it is done.
+//! Writing records: a group counts as a whole, when the fence after it is done.
 //!
 //! A group needs no commit mark: each of its records contains their number, and if one is missing or torn,
 //! none of them counts. So an fsync costs one fence. Lanes keep writers of different files apart: a thread

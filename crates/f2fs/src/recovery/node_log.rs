@@ -14,7 +14,7 @@ use crate::ids::{BlockAddr, Nid, Segno};
 use crate::image::Media;
 use crate::inode::Inode;
 use crate::mounted::F2fs;
-use crate::node::block_map::Place;
+use crate::node::block_map::NodeRole;
 use crate::node::{inode_of, pointers_of};
 use crate::node_log::{Found, Newest};
 use heddle_vfs::{Error, Result};
@@ -128,10 +128,10 @@ impl Media {
             let all = if inode.has_pointers() { inode.pointers() } else { 0 };
             return Ok(Pointers(inode.block().addr[inode.first_pointer()..][..all].to_vec()));
         }
-        Ok(match Place::of(node.footer.place(), 0) {
-            Some(Place::Direct(_)) => Pointers(pointers_of(&node).pointers.to_vec()),
-            Some(Place::Indirect | Place::Xattrs) => Pointers(Vec::new()),
-            Some(Place::Inode) | None => {
+        Ok(match NodeRole::of(node.footer.place(), 0) {
+            Some(NodeRole::Direct(_)) => Pointers(pointers_of(&node).pointers.to_vec()),
+            Some(NodeRole::Indirect | NodeRole::Xattrs) => Pointers(Vec::new()),
+            Some(NodeRole::Inode) | None => {
                 return Err(wrong(Nid(node.footer.nid.get()), "has a place that no node has"));
             }
         })

@@ -9,7 +9,7 @@
 use crate::format::{NODE_POINTERS, NodeBlock, node_flag};
 use crate::ids::Nid;
 use crate::image::Media;
-use crate::node::block_map::{Place, route};
+use crate::node::block_map::{NodeRole, route};
 use crate::node::{pointers_of, pointers_of_mut};
 use crate::recovery::fsynced::{Chain, Link};
 use heddle_vfs::{FileKind, Result};
@@ -40,7 +40,7 @@ impl Media {
     fn connect(&self, link: &Link, unused: &mut Unused) -> Result<()> {
         let inode = self.inode(link.ino())?;
         let own = inode.pointers();
-        let Some(Place::Direct(first)) = Place::of(link.place(), own) else { return Ok(()) };
+        let Some(NodeRole::Direct(first)) = NodeRole::of(link.place(), own) else { return Ok(()) };
         let Some(way) = route(first, own) else { return Ok(()) };
         let top = way.root.map_or(Nid::NONE, |root| Nid(inode.block().nid[root].get()));
         // Without such a node the file was cut off after this fsync, and fsynced again.

@@ -16,7 +16,7 @@ use crate::ids::{BlockAddr, Nid, PageNo, Segno};
 use crate::image::Media;
 use crate::inode::Inode;
 use crate::mounted::F2fs;
-use crate::node::block_map::{Place, first_page_under};
+use crate::node::block_map::{NodeRole, first_page_under};
 use crate::node::{inode_of, inode_of_mut, pointers_of};
 use crate::planted::{Breach, breaks};
 use crate::recovery::fsynced::{Chain, Link};
@@ -75,17 +75,17 @@ impl F2fs {
         if now.kind != FileKind::Regular {
             return Ok(());
         }
-        match Place::of(node.footer.place(), now.pointers()) {
-            Some(Place::Inode) => {
+        match NodeRole::of(node.footer.place(), now.pointers()) {
+            Some(NodeRole::Inode) => {
                 change.take_in_inode(&node, &now)?;
                 if is_new && link.made.is_some() {
                     return self.name_again(change, ino, inode_of(&node));
                 }
                 Ok(())
             }
-            Some(Place::Direct(first)) => change.take_in_pages(ino, first, &pointers_of(&node).pointers),
-            Some(Place::Xattrs) => change.take_in_xattrs(ino, &node),
-            Some(Place::Indirect) => Ok(()),
+            Some(NodeRole::Direct(first)) => change.take_in_pages(ino, first, &pointers_of(&node).pointers),
+            Some(NodeRole::Xattrs) => change.take_in_xattrs(ino, &node),
+            Some(NodeRole::Indirect) => Ok(()),
             None => Err(wrong(ino, "a node of it has a place that no file has")),
         }
     }
@@ -129,9 +129,9 @@ impl Media {
     fn add_segments_of(&self, link: &Link, kept: &mut BTreeSet<Segno>) -> Result<()> {
         let segments = &self.space()?.segments;
         let node = self.node_at(link.addr)?;
-        let pointers: &[U32] = match Place::of(node.footer.place(), 0) {
-            Some(Place::Inode) => &inode_of(&node).addr,
-            Some(Place::Direct(_)) => &pointers_of(&node).pointers,
+        let pointers: &[U32] = match NodeRole::of(node.footer.place(), 0) {
+            Some(NodeRole::Inode) => &inode_of(&node).addr,
+            Some(NodeRole::Direct(_)) => &pointers_of(&node).pointers,
             _ => &[],
         };
         // Some of these words of an inode are no pointers: segments that they happen to name are kept too,

@@ -10,7 +10,7 @@ const WRITTEN_A_PAGE: usize = 3;
 /// memory, and then cleaning one section. In these each log takes at most one section before its open segment
 /// is full, or because recovery left that segment ([`Segments::keep`]). All other sections are taken for
 /// blocks: those of one cleaned section fill three at most.
-pub(crate) const SECTIONS_KEPT: usize = LOGS + WRITTEN_A_PAGE;
+pub(crate) const SECTIONS_RESERVED: usize = LOGS + WRITTEN_A_PAGE;
 
 /// Which segments are cleaned first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

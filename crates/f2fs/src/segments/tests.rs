@@ -182,7 +182,7 @@ fn segments_are_cleaned_whose_blocks_have_room_elsewhere() {
     assert_eq!(victims(&with_live(&used, 5, 1), Prefer::Cheapest), [0; 0]);
     // Any one can be cleaned with what is always kept.
     for left in 1..=512 {
-        let kept = with_live(&[(Log::WarmData, 511)], room::SECTIONS_KEPT as u32, left);
+        let kept = with_live(&[(Log::WarmData, 511)], room::SECTIONS_RESERVED as u32, left);
         assert_eq!(victims(&kept, Prefer::Emptiest), [6], "{left}");
     }
     assert_eq!(victims(&with_live(&used, 1, 512), Prefer::Emptiest), [6], "open segments have room too");

@@ -120,7 +120,7 @@ impl Since {
         self.state().spilled.insert(nid);
     }
 
-    /// Returns true if pages of a file were written without a flush behind them, and clears that: the caller
+    /// Returns true if pages of a file were written without a flush after them, and clears that: the caller
     /// flushes.
     pub(crate) fn take_spilled(&self, nid: Nid) -> bool {
         self.state().spilled.remove(&nid)

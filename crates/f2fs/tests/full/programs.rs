@@ -1,6 +1,6 @@
 //! Random programs over all calls on images that are 95 to 100 % full. The model has room for everything: a call that the engine refuses
-//! for lack of space is not made there. All of both is compared after each refusal, and after each remount, as behind a power cut and as
-//! behind an unmount by turns; fsck.f2fs looks at what each mount leaves.
+//! for lack of space is not made there. All of both is compared after each refusal, and after each remount, as after a power cut and as
+//! after an unmount by turns; fsck.f2fs looks at what each mount leaves.
 
 use crate::common::{Image, Source, fsck_is_clean, open_as};
 use heddle_f2fs::{F2fs, Variant};
@@ -33,7 +33,7 @@ impl Program {
         }
         drop(engine);
         fsck_is_clean(&image.path);
-        // Behind an unmount as another system: a program is three of the four, and two programs are all.
+        // After an unmount as another system: a program is three of the four, and two programs are all.
         let engine = open_as(&image.path, system(self.seed, n.div_ceil(2))).unwrap();
         self.full.put(engine, &format!("after remount {n}"));
     }

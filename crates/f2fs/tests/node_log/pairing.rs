@@ -157,7 +157,7 @@ fn a_discarded_log_is_not_taken_by_a_copy_of_its_image() {
     let nvm = fsynced(&image, &fresh(), b"one");
     let before = copy(&image);
     let (fs, simulator) = discard(&image, &nvm);
-    // A kill right behind it.
+    // A kill right after it.
     drop(fs);
     let discarded = durable(&simulator);
     is_another(content(&before, &discarded));

@@ -2,7 +2,7 @@
 
 use super::edit::{Wish, block_of, value};
 use super::sites::Sites;
-use heddle_nvmfs::format::record::{Blocks, NameBuf, Record, State};
+use heddle_nvmfs::format::record::{Attributes, Blocks, NameBuf, Record};
 use heddle_nvmfs::ids::{BlockNo, InodeId, PageNo, Version};
 use heddle_vfs::{FileKind, Ino, Time};
 
@@ -28,7 +28,7 @@ pub fn forged_record(sites: &Sites, record: Record, wish: &Wish) -> Record {
             2 => *version = Version(number(48)),
             _ => *change_count = number(50),
         },
-        Record::State(state) => match field % 6 {
+        Record::Attributes(state) => match field % 6 {
             0 => state.size = number(49),
             1 => state.perm = number(12) as u16,
             2 => state.change_count = number(50),
@@ -100,7 +100,7 @@ pub fn invented(sites: &Sites, home: InodeId, wish: &Wish) -> Record {
             change_count,
         },
         2 => Record::Punch { page, pages: number(37), version, mtime, change_count },
-        3 => Record::State(State {
+        3 => Record::Attributes(Attributes {
             size: number(49),
             perm: 0o755,
             uid: 0,

@@ -145,7 +145,7 @@ fn kind(record: &Record) -> u64 {
     match record {
         Record::Write { .. } => 1,
         Record::Punch { .. } => 2,
-        Record::State(_) => 3,
+        Record::Attributes(_) => 3,
         Record::Xattrs { .. } => 4,
         Record::Remap { .. } => 5,
         Record::Name { .. } => 6,

@@ -277,7 +277,7 @@ pub fn empty_chunks(core: &Core) -> u64 {
     (0..chunk_count(core)).filter(|n| core.free_slots(*n).load(Relaxed) == ALL_FREE).count() as u64
 }
 
-/// Returns the slot of a freed inode. It was zeroed on media, behind a fence (I1).
+/// Returns the slot of a freed inode. It was zeroed on media, and that was fenced (I1).
 pub fn give(core: &Core, own: &mut LaneLocal, ino: Ino) {
     let (chunk, index) = chunk_of(ino);
     hold(core, own, chunk, 1 << index);

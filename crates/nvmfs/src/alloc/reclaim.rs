@@ -81,7 +81,7 @@ fn announce(core: &Core, lane: &Lane, me: u64) -> bool {
     let reclaimer = lane.intent.reclaimer.load(SeqCst);
     // I2.
     let void = reclaimer == 0 || is_void(core, reclaimer);
-    // ORDERING: SeqCst, before the barrier behind which the owner's `inside` is loaded; Relaxed: another
+    // ORDERING: SeqCst, before the barrier after which the owner's `inside` is loaded; Relaxed: another
     // reclaimer is active.
     void && lane.intent.reclaimer.compare_exchange(reclaimer, me, SeqCst, Relaxed).is_ok()
 }

@@ -7,7 +7,7 @@
 //!                 creates and writes another cell of the range meanwhile.
 
 use crate::ids::{Extent, PageNo, Version, add_extent};
-use crate::state::cell::{Cell, Lv, Map};
+use crate::state::cell::{Cell, LockVersion, Map};
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
@@ -86,7 +86,7 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
 /// Sleeps until a cell's lock word is no longer `held`, or until it is time to check again; its waiter bit is
 /// set. If the holder is dead, it is settled here. `since`: the time since which the caller waits for this
 /// holder.
-pub fn wait_unlocked(core: &Core, cell: &Cell, held: Lv, since: Instant) {
+pub fn wait_unlocked(core: &Core, cell: &Cell, held: LockVersion, since: Instant) {
     let key = core.arena.offset_of(cell).raw();
     if core.arena.parking().wait(key, || cell.still(held), wait::look()) == Waited::TimedOut {
         wait::held_up(core, held.lane(), since.elapsed());
@@ -114,7 +114,7 @@ impl Locked<'_> {
     /// Unlocks the cells unchanged.
     pub fn unlock(self, core: &Core) {
         self.for_cells(core, |_, cell| {
-            if cell.unlock(cell.lv().version()) {
+            if cell.unlock(cell.lock_version().version()) {
                 wake(core, cell);
             }
         });
@@ -187,7 +187,7 @@ impl LockedSparse<'_> {
             for (i, cell) in run.cells.iter().enumerate() {
                 // A leaf that was created since has cells that this lane does not hold; the gate keeps
                 // writers off them.
-                if cell.lv().locked() {
+                if cell.lock_version().locked() {
                     f(PageNo(run.page.0 + i as u64), cell);
                 }
             }
@@ -197,7 +197,7 @@ impl LockedSparse<'_> {
     /// Unlocks the cells unchanged.
     pub fn unlock(self, core: &Core, lane: u16) {
         self.for_cells(core, |_, cell| {
-            if cell.lv().lane() == lane && cell.unlock(cell.lv().version()) {
+            if cell.lock_version().lane() == lane && cell.unlock(cell.lock_version().version()) {
                 wake(core, cell);
             }
         });
@@ -207,7 +207,7 @@ impl LockedSparse<'_> {
     /// moved, or the caller frees them.
     pub fn publish_shifted(self, core: &Core, lane: u16, version: Version, map: impl Fn(PageNo) -> Map) {
         self.for_cells(core, |page, cell| {
-            if cell.lv().lane() == lane && cell.publish(map(page), version) {
+            if cell.lock_version().lane() == lane && cell.publish(map(page), version) {
                 wake(core, cell);
             }
         });
@@ -215,8 +215,8 @@ impl LockedSparse<'_> {
 
     /// Returns true if the lane holds this page's cell.
     pub fn holds(&self, core: &Core, lane: u16, page: PageNo) -> bool {
-        let cell = self.inode.volatile.index().find(&core.arena, page).map(|run| run.cells[0].lv());
-        cell.is_some_and(|lv| lv.locked() && lv.lane() == lane)
+        let cell = self.inode.volatile.index().find(&core.arena, page).map(|run| run.cells[0].lock_version());
+        cell.is_some_and(|lock_version| lock_version.locked() && lock_version.lane() == lane)
     }
 
     /// Maps each page to `map(page, old)` at `version` and unlocks. A page for which that is `None` keeps
@@ -231,7 +231,7 @@ impl LockedSparse<'_> {
     ) {
         let mut change = 0i64;
         self.for_cells(core, |page, cell| {
-            let held = cell.lv();
+            let held = cell.lock_version();
             if held.lane() != lane {
                 return;
             }

@@ -145,7 +145,7 @@ pub fn come_for(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
 /// # Errors
 /// Those of the last attempt.
 #[inline]
-pub fn patiently<T>(
+pub fn retry_if_full<T>(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     mut attempt: impl FnMut(&mut LaneGuard<'_>) -> Result<T>,

@@ -4,14 +4,14 @@
 pub mod blocks;
 pub mod cells;
 pub mod deferred;
-pub mod heddle;
 pub mod new_blocks;
 pub mod page_by_page;
-pub mod paper;
 pub mod range;
 pub mod read;
 pub mod resize;
 pub mod shift;
+pub mod write_heddle;
+pub mod write_paper;
 pub mod zero;
 
 #[cfg(all(test, not(loom)))]

@@ -108,7 +108,7 @@ pub fn copy_in(core: &Core, span: Span, extents: &[Extent], data: &[u8]) -> Resu
         let (now, later) = rest.split_at(room);
         let mut taken = Ok(());
         flushed_unless(Bug::EdgeNotFlushed, || {
-            taken = core.region.take_in(e.block.pos().plus(skip), now, data.len());
+            taken = core.region.nt_write_user(e.block.pos().plus(skip), now, data.len());
         });
         taken.map_err(|BadBuffer| Error::BadBuffer)?;
         rest = later;

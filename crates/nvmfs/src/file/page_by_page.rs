@@ -5,7 +5,7 @@
 //! one. So a write of any length needs one block at a time, and room in the log. It is not atomic: readers see
 //! some of its pages, and a crash may leave some.
 
-use crate::file::deferred::patiently;
+use crate::file::deferred::retry_if_full;
 use crate::file::range::holes;
 use crate::ids::PageNo;
 use crate::planted::{Breach, breaks};
@@ -38,7 +38,7 @@ pub fn write(
     while done < data.len() {
         let at = offset + done as u64;
         let len = (BLOCK_BYTES - at as usize % BLOCK_BYTES).min(data.len() - done);
-        match patiently(core, guard, |guard| write(guard, at, &data[done..done + len])) {
+        match retry_if_full(core, guard, |guard| write(guard, at, &data[done..done + len])) {
             Ok(_) => done += len,
             // Pages that were written stay so: the caller gets the number of bytes.
             Err(_) if done > 0 => break,

@@ -5,9 +5,9 @@ use crate::alloc::{Purpose, return_unused, take_blocks};
 use crate::file::cells::lock_pages;
 use crate::file::deferred::free_replaced;
 use crate::file::new_blocks::{Span, WriteRecords};
-use crate::file::paper::lock_range;
-use crate::file::resize::{NewState, clear, set_state};
+use crate::file::resize::{NewAttributes, clear, set_attributes};
 use crate::file::shift;
+use crate::file::write_paper::lock_range;
 use crate::file::zero::{Becomes, Clear, zero};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, PageNo};
@@ -51,7 +51,7 @@ pub fn fallocate(
             allocate(core, guard, inode, span, clean)?;
             let size = grown.filter(|_| !keep_size);
             let mtime = Some(SetTime::Now);
-            set_state(core, guard, inode, &NewState { size, mtime, ..NewState::default() })
+            set_attributes(core, guard, inode, &NewAttributes { size, mtime, ..NewAttributes::default() })
         }
         RangeOp::Punch => clear(core, guard, inode, Clear { span, to: Becomes::Hole }, None),
         RangeOp::Zero { .. } if breaks(Breach::ZeroPunches) => {
@@ -143,7 +143,7 @@ fn allocate_some(
         page: first,
         end_in_last_page: 0,
         version,
-        // The content does not change here. The times change with the state record behind the whole
+        // The content does not change here. The times change with the attribute record after the whole
         // allocation, or not at all.
         mtime: inode.volatile.times()[0],
         change_count: inode.volatile.change_count(),

@@ -75,14 +75,14 @@ fn read_page(
         return None;
     }
     let cell = &inode.volatile.index().find(&core.arena, span.first())?.cells[0];
-    let before = cell.lv();
+    let before = cell.lock_version();
     if before.locked() {
         return None;
     }
     let copied = copy_page(core, cell.map(), span.start % BLOCK, into);
     // ORDERING: Acquire, O1.
     fence(Acquire);
-    let same = cell.lv() == before && inode.volatile.size() == size;
+    let same = cell.lock_version() == before && inode.volatile.size() == size;
     same.then(|| copied.map(|()| into.len()))
 }
 
@@ -149,20 +149,20 @@ fn for_pages(core: &Core, inode: InodeRef<'_>, span: Span, mut f: impl FnMut(u64
 fn collect(core: &Core, cell: &Cell) -> Seen {
     let (mut tries, mut began) = (0, None);
     loop {
-        let lv = cell.lv();
-        if !lv.locked() {
+        let lock_version = cell.lock_version();
+        if !lock_version.locked() {
             note_wait(core, began);
-            return Seen { lv: Some(lv), owner: None, map: cell.map() };
+            return Seen { lock_version: Some(lock_version), owner: None, map: cell.map() };
         }
-        let owner = core.lane(lv.lane()).state();
+        let owner = core.lane(lock_version.lane()).state();
         if owner.active() {
             note_wait(core, began);
-            return Seen { lv: Some(lv), owner: Some(owner), map: cell.map() };
+            return Seen { lock_version: Some(lock_version), owner: Some(owner), map: cell.map() };
         }
         tries += 1;
-        if tries > WAIT_SPINS && cell.set_waiter(lv) {
+        if tries > WAIT_SPINS && cell.set_waiter(lock_version) {
             let began = *began.get_or_insert_with(Instant::now);
-            wait_unlocked(core, cell, lv, began);
+            wait_unlocked(core, cell, lock_version, began);
         }
         spin_hint();
     }
@@ -178,15 +178,16 @@ fn note_wait(core: &Core, since: Option<Instant>) {
 
 /// Second load: returns true if the cell is unchanged.
 fn unchanged(core: &Core, cell: Option<&Cell>, seen: &Seen) -> bool {
-    match (cell, seen.lv) {
+    match (cell, seen.lock_version) {
         (None, None) => true,
         // A leaf was created since: the page is still a hole if the cell was never locked or written.
         (Some(cell), None) => {
-            let lv = cell.lv();
-            !lv.locked() && lv.version().0 == 0
+            let lock_version = cell.lock_version();
+            !lock_version.locked() && lock_version.version().0 == 0
         }
-        (Some(cell), Some(lv)) => {
-            cell.lv() == lv && seen.owner.is_none_or(|state| core.lane(lv.lane()).state() == state)
+        (Some(cell), Some(lock_version)) => {
+            cell.lock_version() == lock_version
+                && seen.owner.is_none_or(|state| core.lane(lock_version.lane()).state() == state)
         }
         // Leaves are never removed.
         (None, Some(_)) => false,
@@ -244,7 +245,7 @@ pub fn read_pinned(
         for_pages(core, inode, span, |_, cell| {
             collected.push(cell.map_or(ABSENT, |cell| {
                 lock_cell(core, cell, lane);
-                Seen { lv: Some(cell.lv()), owner: None, map: cell.map() }
+                Seen { lock_version: Some(cell.lock_version()), owner: None, map: cell.map() }
             }));
         });
         step(Step::Held);
@@ -252,11 +253,12 @@ pub fn read_pinned(
         // instant.
         let mut same = inode.volatile.size() == size;
         for_pages(core, inode, span, |n, cell| {
-            same &= collected[n as usize].lv.is_some() || unchanged(core, cell, &collected[n as usize]);
+            same &=
+                collected[n as usize].lock_version.is_some() || unchanged(core, cell, &collected[n as usize]);
         });
         for_pages(core, inode, span, |n, cell| {
-            if let (Some(cell), Some(lv)) = (cell, collected[n as usize].lv)
-                && cell.unlock(lv.version())
+            if let (Some(cell), Some(lock_version)) = (cell, collected[n as usize].lock_version)
+                && cell.unlock(lock_version.version())
             {
                 wake(core, cell);
             }
@@ -276,6 +278,6 @@ pub fn read_pinned(
 pub fn maps_of(core: &Core, inode: InodeRef<'_>, span: Span, out: &mut Vec<Seen>) {
     out.clear();
     for_pages(core, inode, span, |_, cell| {
-        out.push(Seen { lv: None, owner: None, map: cell.map_or(Map::HOLE, Cell::map) });
+        out.push(Seen { lock_version: None, owner: None, map: cell.map_or(Map::HOLE, Cell::map) });
     });
 }

@@ -13,9 +13,9 @@ use crate::alloc::{Purpose, settle_limbo, take_block};
 use crate::file::cells::{Change, LockedSparse, lock_existing};
 use crate::file::deferred::free_replaced;
 use crate::file::new_blocks::{Span, fill_edge};
-use crate::file::paper::lock_range;
+use crate::file::write_paper::lock_range;
 use crate::file::zero::{self, Becomes, Clear};
-use crate::format::record::{Blocks, Record, State};
+use crate::format::record::{Attributes, Blocks, Record};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::log::commit;
 use crate::planted::{Bug, planted};
@@ -32,12 +32,12 @@ use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Error, FileKind, Result, SetTime, Time};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Slots of a transaction here: two edge pages, a tombstone, the state, extended attributes.
+/// Slots of a transaction here: two edge pages, a tombstone, attributes, extended attributes.
 const SLOTS: u32 = 6;
 
 /// The changes to an inode; `None` leaves a value unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct NewState {
+pub struct NewAttributes {
     /// Size in bytes.
     pub size: Option<u64>,
     /// Permission bits.
@@ -52,7 +52,7 @@ pub struct NewState {
     pub mtime: Option<SetTime>,
 }
 
-impl NewState {
+impl NewAttributes {
     /// The change of mtime: a new size is a change of the content.
     pub fn changes_mtime(&self) -> Option<SetTime> {
         self.mtime.or(self.size.map(|_| SetTime::Now))
@@ -61,7 +61,12 @@ impl NewState {
 
 /// Changes size and attributes in one transaction. The caller holds the EOF latch (of a directory: its
 /// latch). The access list is changed to match the mode.
-pub fn set_state(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, new: &NewState) -> Result<()> {
+pub fn set_attributes(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    new: &NewAttributes,
+) -> Result<()> {
     let mut xattrs = None;
     if let Some(perm) = new.perm.filter(|_| inode.volatile.has_list(List::Access)) {
         let mut set = xattr::of_latched(core, inode)?;
@@ -75,7 +80,7 @@ pub fn set_all(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
-    new: &NewState,
+    new: &NewAttributes,
     xattrs: Option<&Xattrs>,
 ) -> Result<()> {
     let (kind, _) = inode.volatile.kind_perm().ok_or(Error::Stale)?;
@@ -105,7 +110,7 @@ pub fn clear(
     clear: Clear,
     size: Option<u64>,
 ) -> Result<()> {
-    let new = size.map(|size| NewState { size: Some(size), ..NewState::default() });
+    let new = size.map(|size| NewAttributes { size: Some(size), ..NewAttributes::default() });
     change(core, guard, inode, Some(clear), new.as_ref(), None)
 }
 
@@ -114,7 +119,7 @@ fn change(
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
     clear: Option<Clear>,
-    new: Option<&NewState>,
+    new: Option<&NewAttributes>,
     xattrs: Option<&Xattrs>,
 ) -> Result<()> {
     // The papers' range lock comes before the cells; nothing is mapped beyond EOF. In `nova` it guards the
@@ -147,7 +152,7 @@ fn log_change(
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
     clear: Option<Clear>,
-    new: Option<&NewState>,
+    new: Option<&NewAttributes>,
     xattrs: Option<&Prepared>,
 ) -> Result<()> {
     let purpose = match clear {
@@ -163,11 +168,11 @@ fn log_change(
     if let Some(clear) = clear {
         return clear_range(core, guard, inode, (clear, purpose), new, xattrs);
     }
-    let unchanged = NewState::default();
+    let unchanged = NewAttributes::default();
     let new = new.unwrap_or(&unchanged);
-    let state = state(inode, new);
-    let mut records = vec![Record::State(state)];
-    records.extend(xattrs.map(|set| set.record(state.change_count, state.ctime)));
+    let attributes = attributes_of(inode, new);
+    let mut records = vec![Record::Attributes(attributes)];
+    records.extend(xattrs.map(|set| set.record(attributes.change_count, attributes.ctime)));
     commit::commit(core, guard, inode, &records)?;
     step(Step::Durable);
     apply(inode, &records, new.changes_mtime());
@@ -182,13 +187,13 @@ fn frees_a_block(core: &Core, inode: InodeRef<'_>, span: Span) -> bool {
     cells.any(|cell| cell.map().block().is_some())
 }
 
-/// The state of an inode after the change.
-pub(super) fn state(inode: InodeRef<'_>, new: &NewState) -> State {
+/// The attributes of an inode after the change.
+pub(super) fn attributes_of(inode: InodeRef<'_>, new: &NewAttributes) -> Attributes {
     let [mtime, _, atime, _] = inode.volatile.times();
     let (uid, gid) = inode.volatile.owner();
     let perm = inode.volatile.kind_perm().map_or(0, |(_, perm)| perm);
     let now = crate::clock::exact();
-    State {
+    Attributes {
         size: new.size.unwrap_or(inode.volatile.size()),
         perm: new.perm.unwrap_or(perm),
         uid: new.uid.unwrap_or(uid),
@@ -228,9 +233,9 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
         core.region.fence();
     }
     let [_, ctime, ..] = inode.volatile.times();
-    let mut same = state(inode, &NewState::default());
+    let mut same = attributes_of(inode, &NewAttributes::default());
     same.ctime = ctime;
-    let mut records = vec![Record::State(same)];
+    let mut records = vec![Record::Attributes(same)];
     if !planted(Bug::AttributesForgotten) {
         records.extend(xattr::again(core, inode, same.change_count));
     }
@@ -242,11 +247,11 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     Ok(())
 }
 
-/// Applies a durable state record to the volatile inode. Times that writers have advanced meanwhile stay,
+/// Applies a durable attribute record to the volatile inode. Times that writers have advanced meanwhile stay,
 /// unless the caller has set the time explicitly.
 pub fn apply(inode: InodeRef<'_>, records: &[Record], mtime: Option<SetTime>) {
     for record in records {
-        let Record::State(s) = record else { continue };
+        let Record::Attributes(s) = record else { continue };
         let Some((kind, _)) = inode.volatile.kind_perm() else { return };
         inode.volatile.set_mode(kind, s.perm, inode.volatile.rdev());
         inode.volatile.set_owner(s.uid, s.gid);
@@ -258,7 +263,7 @@ pub fn apply(inode: InodeRef<'_>, records: &[Record], mtime: Option<SetTime>) {
         inode.volatile.touch_state(s.ctime);
         inode.volatile.set_atime(s.atime);
         inode.volatile.set_change_count(s.change_count);
-        inode.volatile.state_change_count.store(s.change_count, Relaxed); // ORDERING: Relaxed, read under the latch.
+        inode.volatile.attributes_change_count.store(s.change_count, Relaxed); // ORDERING: Relaxed, read under the latch.
         if inode.volatile.size() != s.size {
             inode.volatile.set_size(s.size);
         }
@@ -276,7 +281,7 @@ fn clear_range(
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
     (Clear { span, to }, purpose): (Clear, Purpose),
-    new: Option<&NewState>,
+    new: Option<&NewAttributes>,
     xattrs: Option<&Prepared>,
 ) -> Result<()> {
     let end = span.end.min(PageNo::END.offset());
@@ -321,7 +326,7 @@ fn log_clear(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
-    (new, purpose): (Option<&NewState>, Purpose),
+    (new, purpose): (Option<&NewAttributes>, Purpose),
     records: &[Record],
     edges: Vec<Edge>,
 ) -> Result<Vec<Edge>> {
@@ -332,7 +337,7 @@ fn log_clear(
             step(Step::Durable);
             guard.lane.commit();
             step(Step::Happened);
-            apply(inode, records, new.map_or(Some(SetTime::Now), NewState::changes_mtime));
+            apply(inode, records, new.map_or(Some(SetTime::Now), NewAttributes::changes_mtime));
             step(Step::Happened);
             if new.is_none() {
                 inode.volatile.touch(crate::clock::exact());
@@ -419,7 +424,7 @@ fn within_size(inode: InodeRef<'_>, page: PageNo) -> u32 {
 fn records_of(
     inode: InodeRef<'_>,
     version: Version,
-    new: Option<&NewState>,
+    new: Option<&NewAttributes>,
     xattrs: Option<&Prepared>,
     edges: &[Edge],
     whole: Vec<Record>,
@@ -432,7 +437,7 @@ fn records_of(
             page: e.page,
             pages: 1,
             blocks: Blocks::At(e.block),
-            // If there is a state record, it carries the size. Otherwise this record may become the one that
+            // If there is an attribute record, it carries the size. Otherwise this record may become the one that
             // does.
             end_in_last_page: if new.is_some() { 0 } else { within_size(inode, e.page) },
             version,
@@ -443,14 +448,14 @@ fn records_of(
     records.extend(whole);
     match new {
         Some(new) => {
-            records.push(Record::State(state(inode, new)));
+            records.push(Record::Attributes(attributes_of(inode, new)));
             records.extend(xattrs.map(|set| set.record(change_count, now)));
         }
         // Nothing was mapped, yet the file has changed, so its times must change.
         None if records.is_empty() => {
-            records.push(Record::State(state(
+            records.push(Record::Attributes(attributes_of(
                 inode,
-                &NewState { mtime: Some(SetTime::Now), ..NewState::default() },
+                &NewAttributes { mtime: Some(SetTime::Now), ..NewAttributes::default() },
             )));
         }
         None => {}

@@ -2,7 +2,7 @@
 //! many there are.
 //!
 //! A remap record gives the contents of all pages from the first on: a blob lists those that have blocks, the
-//! others are holes. So it is a tombstone and a write in one, at one version. The state record beside it has
+//! others are holes. So it is a tombstone and a write in one, at one version. The attribute record beside it has
 //! the new size. No data is copied.
 //! Invariants  I1  the caller holds the EOF latch, and the gate is up while cells are looked for. Every cell that exists from the
 //!                 first page on is held, and every page that will have a block has a cell that is.
@@ -17,10 +17,10 @@ use crate::alloc::blob::{self, Fresh};
 use crate::alloc::{Purpose, settle_limbo};
 use crate::file::cells::{Change, LockedSparse, lock_existing, wake};
 use crate::file::deferred::free_replaced;
-use crate::file::heddle::look;
 use crate::file::new_blocks::Span;
-use crate::file::paper::lock_range;
-use crate::file::resize::{NewState, apply, state};
+use crate::file::resize::{NewAttributes, apply, attributes_of};
+use crate::file::write_heddle::look;
+use crate::file::write_paper::lock_range;
 use crate::format::blob::{Kind, MapRun, RUN_PAGES_MAX, WORDS_A_BLOCK, map_of_words, words_of_map};
 use crate::format::record::{Blocks, Record};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version, add_extent};
@@ -36,7 +36,7 @@ use heddle_range_lock::Access;
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Slots of the transaction: remap, state.
+/// Slots of the transaction: remap, attributes.
 const SLOTS: u32 = 3;
 
 /// The mapping from old to new pages.
@@ -240,17 +240,17 @@ fn log(
     // PERSIST: C1; also D15 for what the last operation freed.
     core.region.fence();
     settle_limbo(core.free_map(), guard.own);
-    let new = NewState { size: Some(size), ..NewState::default() };
-    let state = state(inode, &new);
+    let new = NewAttributes { size: Some(size), ..NewAttributes::default() };
+    let attributes = attributes_of(inode, &new);
     let records = [
         Record::Remap {
             page: shift.first,
             blob: fresh.first(),
             version,
-            mtime: state.mtime,
-            change_count: state.change_count,
+            mtime: attributes.mtime,
+            change_count: attributes.change_count,
         },
-        Record::State(state),
+        Record::Attributes(attributes),
     ];
     match commit::commit(core, guard, inode, &records) {
         Ok(()) => {
@@ -294,7 +294,7 @@ pub fn read_map(core: &Core, owner: InodeId, first: Option<BlockNo>) -> Option<(
     Some((map_of_words(&words)?, blocks))
 }
 
-/// Completes a shift whose holder died behind its durable record: cells that the lane still holds get their
+/// Completes a shift whose holder died after its durable record: cells that the lane still holds get their
 /// maps from the runs. A block that is in no run was cut out, and is added to `replaced`. If its cell was
 /// already made a hole, the block is free at the next mount.
 pub fn roll_forward(
@@ -315,8 +315,8 @@ pub fn roll_forward(
     let mut cut = 0;
     for run in inode.volatile.index().runs(&core.arena, first, PageNo::END) {
         for (cell, at) in run.cells.iter().zip(run.page.0..) {
-            let lv = cell.lv();
-            if !lv.locked() || lv.lane() != lane {
+            let lock_version = cell.lock_version();
+            if !lock_version.locked() || lock_version.lane() != lane {
                 continue;
             }
             if let Some(block) = cell.map().block().filter(|block| !is_kept(*block)) {

@@ -10,7 +10,7 @@
 
 use crate::file::new_blocks::Span;
 use crate::file::range::Clean;
-use crate::file::resize::{self, NewState};
+use crate::file::resize::{self, NewAttributes};
 use crate::format::record::{Blocks, Record, WRITE_PAGES_MAX};
 use crate::ids::{BlockNo, PageNo, Version};
 use crate::state::cell::Map;
@@ -69,12 +69,17 @@ pub fn zero(
     }
 }
 
-fn change_count(inode: InodeRef<'_>, new: Option<&NewState>) -> u64 {
+fn change_count(inode: InodeRef<'_>, new: Option<&NewAttributes>) -> u64 {
     inode.volatile.change_count() + u64::from(new.is_some())
 }
 
 /// The record that turns whole pages into holes.
-pub fn tombstone(inode: InodeRef<'_>, span: Span, version: Version, new: Option<&NewState>) -> Vec<Record> {
+pub fn tombstone(
+    inode: InodeRef<'_>,
+    span: Span,
+    version: Version,
+    new: Option<&NewAttributes>,
+) -> Vec<Record> {
     let (page, end) = (PageNo::after(span.start), PageNo::of(span.end));
     let mtime = crate::clock::exact();
     let pages = end.0.saturating_sub(page.0);
@@ -89,7 +94,7 @@ pub fn unwritten(
     inode: InodeRef<'_>,
     span: Span,
     version: Version,
-    new: Option<&NewState>,
+    new: Option<&NewAttributes>,
 ) -> Vec<Record> {
     let mtime = crate::clock::exact();
     let record = |(page, block, pages): (PageNo, BlockNo, u64)| Record::Write {

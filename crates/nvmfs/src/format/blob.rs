@@ -13,7 +13,7 @@
 //!
 //! A blob is durable before its record is written, so it is never torn.
 
-use super::fields::{attribute, blob as f, run};
+use super::fields::{blob as f, run, xattr};
 use super::pointer::{self, PointerLocation, Target};
 use super::word::{crc, word};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo};
@@ -100,8 +100,7 @@ pub fn decode(
 pub fn words_of_xattrs(xattrs: &Xattrs) -> Vec<u64> {
     let mut bytes = Vec::new();
     for (name, value) in xattrs.iter() {
-        let head =
-            attribute::NAME_BYTES.put(name.len() as u64) | attribute::VALUE_BYTES.put(value.len() as u64);
+        let head = xattr::NAME_BYTES.put(name.len() as u64) | xattr::VALUE_BYTES.put(value.len() as u64);
         bytes.extend((head as u32).to_le_bytes());
         bytes.extend(name);
         bytes.extend(value);
@@ -120,8 +119,8 @@ pub fn xattrs_of_words(words: &[u64]) -> Option<Xattrs> {
         if head == 0 {
             break;
         }
-        let (name, behind) = behind.split_at_checked(attribute::NAME_BYTES.of(head) as usize)?;
-        let (value, behind) = behind.split_at_checked(attribute::VALUE_BYTES.of(head) as usize)?;
+        let (name, behind) = behind.split_at_checked(xattr::NAME_BYTES.of(head) as usize)?;
+        let (value, behind) = behind.split_at_checked(xattr::VALUE_BYTES.of(head) as usize)?;
         xattrs.put(XattrName::new(name).ok()?, value.to_vec()).ok()?;
         rest = behind;
     }

@@ -134,7 +134,7 @@ structures! {
         VERSION "version" 3, 0..62;
         CHANGE_COUNT "change count" 6, 0..50;
     }
-    state "state record" {
+    attributes "attribute record" {
         SIZE "size" 1, 0..49;
         PERM "permissions" 1, 49..61;
         UID "owner" 2, 0..32;
@@ -157,7 +157,7 @@ structures! {
         DIR_GENERATION "generation of the directory" 8, 0..62;
         NAME "name" 9, 0..56;
     }
-    xattrs "attributes record" {
+    xattrs "xattr record" {
         BLOB "blob" 1, 0..40;
         CHANGE_COUNT "change count" 6, 0..50;
     }
@@ -179,7 +179,7 @@ structures! {
         COUNT "words" 0, 32..42;
         NEXT "pointer to the next block" 1, 0..64;
     }
-    attribute "attributes in a blob" {
+    xattr "attributes in a blob" {
         NAME_BYTES "bytes of the name" 2, 0..8;
         VALUE_BYTES "bytes of the value" 2, 8..32;
         NAME "name" 2, 32..40;

@@ -14,10 +14,10 @@
 //! |------|--------|--------|---------------|
 //! | write | page:36 · end in last page:13 | block:40 · pages:20 | |
 //! | punch | page:36 | pages:37 | |
-//! | state | size:49 · perm:12 | uid:32 | gid, ctime, atime |
+//! | attributes | size:49 · perm:12 | uid:32 | gid, ctime, atime |
 //! | entry | child's ino:40 · kind:4 · name bytes:8 | child's generation | directory's ino and generation if it is another one (`FOREIGN`), name, 7 bytes a word |
 //! | removal | as entry | as entry | as entry |
-//! | attributes | first block of the blob, 0: none are left | | |
+//! | xattrs | first block of the blob, 0: none are left | | |
 //! | remap | page:36 | first block of the blob, 0: all holes | |
 //!
 //! Later lines carry seven words of payload; their word 7 is crc:32 · kind:6 (`LATER`) · index of the line in
@@ -35,7 +35,7 @@ mod short;
 pub use parse::{Found, is_later_line, parse};
 pub use short::{WriteLine, write_in, write_line};
 
-use super::fields::{Field, entry, foreign, later, punch, record as f, remap, state, write, xattrs};
+use super::fields::{Field, attributes, entry, foreign, later, punch, record as f, remap, write, xattrs};
 use super::word::{Line, MARK, crc, payload, time_payload, word};
 use crate::ids::{BlockNo, InodeId, PageNo, Version};
 use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES, Time};
@@ -58,7 +58,7 @@ const FOREIGN_WORDS: usize = 2;
 
 const WRITE: u64 = 1;
 const PUNCH: u64 = 2;
-const STATE: u64 = 3;
+const ATTRIBUTES: u64 = 3;
 const ENTRY: u64 = 4;
 const REMOVAL: u64 = 5;
 const XATTRS: u64 = 6;
@@ -77,7 +77,7 @@ pub enum Blocks {
 
 /// Attributes of an inode at a change count. Later writes may raise size and times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct State {
+pub struct Attributes {
     /// Size in bytes.
     pub size: u64,
     /// Permission bits.
@@ -92,7 +92,7 @@ pub struct State {
     pub ctime: Time,
     /// Last access.
     pub atime: Time,
-    /// Orders states; a write carries the change count of the state that it saw.
+    /// Orders sets of attributes; a write carries the change count of the set that it saw.
     pub change_count: u64,
 }
 
@@ -152,8 +152,8 @@ pub enum Record {
         change_count: u64,
     },
     /// Size and attributes.
-    State(State),
-    /// The complete set of extended attributes. A state of the same change count is in the same transaction.
+    Attributes(Attributes),
+    /// The complete set of extended attributes. Attributes of the same change count are in the same transaction.
     Xattrs {
         /// First block of the blob that holds them; `None`: no attributes are left.
         blob: Option<BlockNo>,
@@ -227,7 +227,7 @@ impl Record {
     fn slots(&self, foreign: bool) -> u32 {
         match self {
             Record::Write { .. } | Record::Punch { .. } | Record::Xattrs { .. } | Record::Remap { .. } => 1,
-            Record::State(_) => 2,
+            Record::Attributes(_) => 2,
             Record::Name { name, .. } => {
                 slots_of_extra(if foreign { 2 } else { 0 } + name.bytes().len().div_ceil(NAME_BYTES_A_WORD))
             }
@@ -261,16 +261,16 @@ impl Record {
                 draft.set(f::MTIME, time_payload(mtime));
                 (PUNCH, 0)
             }
-            Record::State(s) => {
-                draft.set(state::SIZE, s.size);
-                draft.set(state::PERM, u64::from(s.perm));
-                draft.set(state::UID, u64::from(s.uid));
-                draft.set(state::CHANGE_COUNT, s.change_count);
-                draft.set(state::GID, u64::from(s.gid));
-                draft.set(state::CTIME, time_payload(s.ctime));
-                draft.set(state::ATIME, time_payload(s.atime));
+            Record::Attributes(s) => {
+                draft.set(attributes::SIZE, s.size);
+                draft.set(attributes::PERM, u64::from(s.perm));
+                draft.set(attributes::UID, u64::from(s.uid));
+                draft.set(attributes::CHANGE_COUNT, s.change_count);
+                draft.set(attributes::GID, u64::from(s.gid));
+                draft.set(attributes::CTIME, time_payload(s.ctime));
+                draft.set(attributes::ATIME, time_payload(s.atime));
                 draft.set(f::MTIME, time_payload(s.mtime));
-                (STATE, 0)
+                (ATTRIBUTES, 0)
             }
             Record::Xattrs { blob, change_count, mtime } => {
                 draft.set(xattrs::BLOB, blob.map_or(0, |b| b.0));

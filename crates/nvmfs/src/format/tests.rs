@@ -1,7 +1,9 @@
 //! Layouts: what is written is read back, and every kind of damage is told apart.
 
 use super::page::PageHeader;
-use super::record::{Blocks, Found, NameBuf, Record, State, Txn, WriteLine, parse, write_in, write_line};
+use super::record::{
+    Attributes, Blocks, Found, NameBuf, Record, Txn, WriteLine, parse, write_in, write_line,
+};
 use super::word::{Line, crc};
 use super::{blob, extent_list, inode, layout, page, pointer, word};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
@@ -46,7 +48,7 @@ fn samples() -> Vec<Record> {
             change_count: 0,
         },
         Record::Punch { page: PageNo(0), pages: PageNo::END.0, version, mtime, change_count: 1 },
-        Record::State(State {
+        Record::Attributes(Attributes {
             size: 1 << 48,
             perm: 0o7777,
             uid: u32::MAX,
@@ -274,7 +276,7 @@ fn no_bit_is_written_outside_a_field() {
         let kind = match &record {
             Record::Write { .. } => fields::write::ALL,
             Record::Punch { .. } => fields::punch::ALL,
-            Record::State(_) => fields::state::ALL,
+            Record::Attributes(_) => fields::attributes::ALL,
             Record::Xattrs { .. } => fields::xattrs::ALL,
             Record::Remap { .. } => fields::remap::ALL,
             Record::Name { .. } => fields::entry::ALL,

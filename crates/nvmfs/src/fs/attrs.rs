@@ -1,6 +1,6 @@
 //! Permission to change attributes, and their new values by the rules for set-id bits.
 
-use crate::file::resize::NewState;
+use crate::file::resize::NewAttributes;
 use crate::format::word::{time_of, time_payload};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
@@ -37,13 +37,14 @@ pub fn checked(
     cred: &Cred,
     handle: Option<&Handle>,
     set: &SetAttr,
-) -> Result<NewState> {
+) -> Result<NewAttributes> {
     let (kind, perm) = inode.volatile.kind_perm().ok_or(Error::Stale)?;
     let (uid, gid) = inode.volatile.owner();
     let owner = cred.is_root() || cred.uid == uid;
     may_set_owner(set, cred, kind, owner, uid, gid)?;
     may_set_times(core, inode, cred, set, owner)?;
-    let mut new = NewState { uid: set.uid, gid: set.gid, size: set.size_bytes, ..NewState::default() };
+    let mut new =
+        NewAttributes { uid: set.uid, gid: set.gid, size: set.size_bytes, ..NewAttributes::default() };
     let mut bits = perm;
     if let Some(size) = set.size_bytes {
         may_set_size(core, inode, cred, kind, handle, size)?;

@@ -1,7 +1,7 @@
 //! Calls that break a promise on purpose, for those breaches of `planted` that are a call of their own.
 
 use super::NvmFs;
-use crate::file::heddle::At;
+use crate::file::write_heddle::At;
 use heddle_arena::sync::yield_now;
 use heddle_vfs::{Handle, Result};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Reads, by the locking of the variant.
 
 use super::NvmFs;
-use crate::file::{paper, read};
+use crate::file::{read, write_paper};
 use crate::lane_counters::Kind;
 use crate::state::inode::InodeRef;
 use crate::state::lease::{LaneGuard, enter_for};
@@ -32,7 +32,7 @@ impl NvmFs {
         }
         let bytes = match self.core.locks {
             None => read::read(&self.core, guard, inode, offset, buf)?,
-            Some(_) => paper::read(&self.core, guard, inode, offset, buf)?,
+            Some(_) => write_paper::read(&self.core, guard, inode, offset, buf)?,
         };
         guard.lane.counts.moved(Kind::Read, bytes as u64);
         Ok(bytes)

@@ -1,6 +1,6 @@
 //! Extended attributes by name: the rules are those of `heddle_vfs::xattr`; the set is replaced as a whole.
 
-use crate::file::resize::{NewState, set_all};
+use crate::file::resize::{NewAttributes, set_all};
 use crate::planted::{Breach, breaks};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
@@ -43,7 +43,7 @@ pub fn set(
     if breaks(Breach::LittleRoomForAttributes) && value.len() > 16 << 10 {
         return Err(Error::NoSpace);
     }
-    set_all(core, guard, inode, &NewState { perm, ..NewState::default() }, Some(&xattrs))?;
+    set_all(core, guard, inode, &NewAttributes { perm, ..NewAttributes::default() }, Some(&xattrs))?;
     if name.bytes() == CAPABILITY {
         inode.volatile.set_capable(true);
     }
@@ -60,7 +60,7 @@ pub fn remove(
 ) -> Result<()> {
     let mut xattrs = of_latched(core, inode)?;
     judged(core, inode, cred, |subject| xattrs.remove(subject, cred, name))?;
-    set_all(core, guard, inode, &NewState::default(), Some(&xattrs))?;
+    set_all(core, guard, inode, &NewAttributes::default(), Some(&xattrs))?;
     if name.bytes() == CAPABILITY {
         inode.volatile.set_capable(false);
     }

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 /// The last set of extended attributes: its change count, its blob, its time, and the record's position.
 type Attached = Option<(u64, Option<BlockNo>, Time, Location)>;
 
-/// Applies an attributes record.
+/// Applies an xattr record.
 fn attach(attached: &mut Attached, entry: &Entry, ino: Ino) {
     let Record::Xattrs { blob, change_count, mtime } = entry.record else { return };
     if attached.is_none_or(|(known, ..)| known < change_count) {
@@ -66,7 +66,7 @@ fn settle_attached(pass: &mut Pass<'_>, id: InodeId, attached: &mut Attached) ->
     false
 }
 
-/// The attributes record beside a state of this change count.
+/// The xattr record beside a state of this change count.
 fn attached_record(attached: Attached, change_count: u64) -> Option<Record> {
     attached.map(|(_, blob, mtime, _)| Record::Xattrs { blob, change_count, mtime })
 }

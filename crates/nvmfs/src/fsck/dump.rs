@@ -312,8 +312,8 @@ fn record(record: &Record, home: InodeId) -> Vec<(&'static str, Value)> {
             ("mtime_ns", (*mtime).into()),
             ("change_count", (*change_count).into()),
         ],
-        Record::State(s) => vec![
-            ("kind", "state".into()),
+        Record::Attributes(s) => vec![
+            ("kind", "attributes".into()),
             ("size_bytes", s.size.into()),
             ("perm", format!("{:o}", s.perm).into()),
             ("uid", s.uid.into()),
@@ -324,7 +324,7 @@ fn record(record: &Record, home: InodeId) -> Vec<(&'static str, Value)> {
             ("change_count", s.change_count.into()),
         ],
         Record::Xattrs { blob, change_count, mtime } => vec![
-            ("kind", "attributes".into()),
+            ("kind", "xattrs".into()),
             ("at_block", blob.map_or(0, |b| b.0).into()),
             ("mtime_ns", (*mtime).into()),
             ("change_count", (*change_count).into()),

@@ -1,6 +1,6 @@
 //! The records of one log page: which are whole, and which of those count by the rules of the image's log.
 //!
-//! A mount stops at the first damage. This module continues behind it, and keeps every whole record.
+//! A mount stops at the first damage. This module continues after it, and keeps every whole record.
 
 use super::catalogue::Code;
 use super::log::{Entry, Log};
@@ -217,7 +217,7 @@ fn version_of(record: &Record) -> Version {
         | Record::Punch { version, .. }
         | Record::Remap { version, .. }
         | Record::Name { version, .. } => version,
-        Record::State(_) | Record::Xattrs { .. } => Version(0),
+        Record::Attributes(_) | Record::Xattrs { .. } => Version(0),
     }
 }
 

@@ -11,7 +11,7 @@
 //!
 //! With commit marks a writer releases the locks before the fences, so it waits for its own lines alone.
 //! Recovery skips slots whose lines never arrived. No other caller relies on a record before its writer has
-//! fenced the mark and updated the index. Only the two fences of a new page, before and behind its link, stay
+//! fenced the mark and updated the index. Only the two fences of a new page, before and after its link, stay
 //! under the log lock: the next writer's records lie in that page and are reached through the link.
 
 use crate::alloc::Purpose;
@@ -173,7 +173,7 @@ fn commit_by_mark(
         step(Step::Logging);
         let at = log(core, guard, inode, records, purpose, false)?.1;
         if at.closed_page {
-            // PERSIST: the link before any record behind it, of any writer.
+            // PERSIST: the link before any record after it, of any writer.
             fence_unless(Bug::LinkFencedLate, &core.region);
         }
         at

@@ -1,7 +1,7 @@
 //! Tests of the models: each row weakens one access of the engine and names the model that must fail.
 //!
 //! An ordering without a row may be stronger than needed. A fence of the region beside it has the same effect
-//! (`publish`, `give`), or the fence behind a lock (`try_lock`), or another word that both sides use (`pin`,
+//! (`publish`, `give`), or the fence after a lock (`try_lock`), or another word that both sides use (`pin`,
 //! `state`). These orderings stay: each line is then correct by itself.
 //!
 //! The fault is planted by source position (`heddle_arena::sync::plant`): the engine's source has no switch
@@ -26,7 +26,7 @@ macro_rules! plants {
 
 const PLANTS: &[&[Plant]] = &[
     plants! { "pages::a_page_is_read_whole_while_its_block_is_reused":
-        "state/cell.rs", "pub fn lv(", ".load(Acquire)" => "relaxed";
+        "state/cell.rs", "pub fn lock_version(", ".load(Acquire)" => "relaxed";
         "file/read.rs", "fn read_page(", "fence(Acquire)" => "skip";
         "models/rig.rs", "pub fn write(", "plant::here()" => "skip";
     },
@@ -44,7 +44,7 @@ const PLANTS: &[&[Plant]] = &[
     },
     plants! { "resize::truncation_and_write_without_a_cell_are_ordered":
         "state/inode.rs", "pub fn raise_gate(", "fence(SeqCst)" => "skip";
-        "state/inode.rs", "pub fn gate_up(", "fence_behind_locked()" => "skip";
+        "state/inode.rs", "pub fn gate_up(", "fence_after_locked()" => "skip";
         "state/inode.rs", "pub fn raise_gate(", ".store(1" => "skip";
     },
     plants! { "resize::what_a_write_leaves_beside_a_punch_has_the_larger_version":
@@ -93,11 +93,11 @@ const PLANTS: &[&[Plant]] = &[
         "names/bucket.rs", "pub fn unlock(", "self.word.store(" => "relaxed";
     },
     plants! { "life::an_opener_gets_a_living_file_or_none":
-        "state/opens.rs", "pub fn open(", "fence_behind_locked()" => "skip";
-        "state/opens.rs", "pub fn claim_end(", "fence_behind_locked()" => "skip";
+        "state/opens.rs", "pub fn open(", "fence_after_locked()" => "skip";
+        "state/opens.rs", "pub fn claim_end(", "fence_after_locked()" => "skip";
     },
     plants! { "life::of_the_last_name_and_the_last_handles_one_ends_the_file":
-        "names/life.rs", "pub fn drop_open(", "fence_behind_locked()" => "skip";
+        "names/life.rs", "pub fn drop_open(", "fence_after_locked()" => "skip";
     },
     plants! { "life::an_open_file_is_never_stale_for_who_looks":
         "state/inode.rs", "pub fn unclaim(", ".fetch_and(" => "skip";

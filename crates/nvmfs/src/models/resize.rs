@@ -2,13 +2,14 @@
 
 use super::rig::{PAGE, Rig, Worker, model, spawn};
 use crate::file::new_blocks::Span;
-use crate::file::resize::{NewState, clear, set_state};
+use crate::file::resize::{NewAttributes, clear, set_attributes};
 use crate::file::zero::{Becomes, Clear};
 
 fn truncate(worker: &mut Worker, size: u64) {
     worker.with(|core, guard, file| {
         let _eof = file.volatile.eof.lock();
-        set_state(core, guard, file, &NewState { size: Some(size), ..NewState::default() }).unwrap();
+        set_attributes(core, guard, file, &NewAttributes { size: Some(size), ..NewAttributes::default() })
+            .unwrap();
     });
 }
 
@@ -59,8 +60,8 @@ fn what_a_write_leaves_beside_a_punch_has_the_larger_version() {
         thread.join().unwrap();
         let floor = rig.file().volatile.floor();
         if let Some(run) = rig.file().volatile.index().find(&rig.core().arena, crate::ids::PageNo(5)) {
-            let (map, version) = (run.cells[0].map(), run.cells[0].lv().version());
-            assert!(!run.cells[0].lv().locked());
+            let (map, version) = (run.cells[0].map(), run.cells[0].lock_version().version());
+            assert!(!run.cells[0].lock_version().locked());
             assert!(map.block().is_none() || version > floor, "version {version:?}, floor {floor:?}");
         }
         let seen = rig.worker(3).read(0, 8);

@@ -1,8 +1,8 @@
 //! One file on a small region, and a lane for each thread of a model.
 
 use crate::alloc::{Purpose, itable};
-use crate::file::heddle::{At, write};
 use crate::file::read::read;
+use crate::file::write_heddle::{At, write};
 use crate::format::layout::Layout;
 use crate::ids::{BlockNo, Extent};
 use crate::region::Region;

@@ -22,7 +22,7 @@ unsafe impl Sync for Processes {}
 unsafe impl Send for Processes {}
 
 fn tag(process: usize) -> ProcessTag {
-    ProcessTag::of((process as u64 + 1) << 33)
+    ProcessTag::from_word((process as u64 + 1) << 33)
 }
 
 /// Takes over if possible, serves, and dies. Returns true if it took over.

@@ -16,8 +16,8 @@
 //!                 a bucket of another directory, and then notices. A dead bucket stays dead until `revive`.
 //!             I5  slots with entries are in ascending order, hence in the order of the hashes, except where two hashes agree in all bits
 //!                 that a slot keeps. The writer that adds an entry sorts the slots, because it owns the line; so no reader has to.
-//! Orderings   O1  a writer stores `changing`, with a Release fence behind it, before its first store of a change; the unlock
-//!                 (SeqCst) comes last. A reader loads the word (Acquire) first, and again behind an Acquire fence.
+//! Orderings   O1  a writer stores `changing`, with a Release fence after it, before its first store of a change; the unlock
+//!                 (SeqCst) comes last. A reader loads the word (Acquire) first, and again after an Acquire fence.
 
 mod row;
 
@@ -171,7 +171,7 @@ impl Bucket {
     pub fn still(&self, before: Word) -> bool {
         // ORDERING: Acquire, O1.
         fence(Acquire);
-        // ORDERING: Relaxed, behind the fence.
+        // ORDERING: Relaxed, after the fence.
         (self.word.load(Relaxed) ^ before.0) & !(LOCKED | LANE_MASK) == 0
     }
 

@@ -12,7 +12,7 @@
 //!                 counts, here, at recovery and for fsck.
 //! Lock order  bucket, `heads` of the directory; chains are only tried.
 //! Crash order C1  kind and checksum share a word: one store of eight bytes makes the change, and a fence makes it durable.
-//!             C2  of several copies the one in the latest page is changed first, each behind a fence. A removal is dropped no later
+//!             C2  of several copies the one in the latest page is changed first, each after a fence. A removal is dropped no later
 //!                 than records older than its page (`garbage`, I2), so the name does not come back.
 
 use crate::format::page::{PageHeader, SLOTS, slot_pos};

@@ -9,7 +9,7 @@
 
 use crate::alloc::itable;
 use crate::file::blocks::{data_blocks, log_blocks};
-use crate::file::resize::{NewState, set_all};
+use crate::file::resize::{NewAttributes, set_all};
 use crate::format::inode::{INODE_BYTES, InodeBase};
 use crate::format::layout::{chunk_of, inode_pos};
 use crate::ids::{InodeId, Version};
@@ -18,13 +18,13 @@ use crate::names::table;
 use crate::planted::{Breach, Bug, Met, breaks, flushed_unless, met, planted};
 use crate::state::core::Core;
 use crate::state::inode::{Birth, InodeRef, List};
-use crate::state::lane::Ending;
+use crate::state::lane::Freeing;
 use crate::state::lease::LaneGuard;
 use crate::state::living::lives_on;
 use crate::state::{opens, wait};
 use crate::xattr;
 use heddle_arena::Ptr;
-use heddle_arena::sync::fence_behind_locked;
+use heddle_arena::sync::fence_after_locked;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
@@ -59,7 +59,7 @@ pub fn make<'c>(
     let pos = inode_pos(core.chunk_block(id.ino), chunk_of(id.ino).1);
     // Noted first: otherwise a slot on media without a volatile inode would remain when the image is
     // unmounted.
-    guard.lane.intent.bears(id.ino.0);
+    guard.lane.intent.note_creating(id.ino.0);
     if planted(Bug::InodeNotFlushed) {
         // PERSIST: part of a planted bug.
         flushed_unless(Bug::InodeNotFlushed, || core.region.store_line(pos, &base.encode(core.seed)));
@@ -79,7 +79,7 @@ pub fn make<'c>(
         return Err(error);
     }
     if !xattrs.is_empty()
-        && let Err(error) = set_all(core, guard, inode, &NewState::default(), Some(&xattrs))
+        && let Err(error) = set_all(core, guard, inode, &NewAttributes::default(), Some(&xattrs))
     {
         unmake(core, guard, inode);
         return Err(error);
@@ -116,16 +116,16 @@ pub fn make_unnamed<'c>(
 pub fn unmake(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     inode.volatile.nlink.store(0, SeqCst);
     end_once(core, guard, inode);
-    guard.lane.intent.bears(0);
+    guard.lane.intent.note_creating(0);
 }
 
 /// Frees an inode that has neither name nor handle. Damage on the way stops further changes to the file
 /// system; no block is freed twice.
 pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    guard.lane.intent.ends(inode.ino.0, Ending::Begun);
-    guard.lane.intent.bears(0);
+    guard.lane.intent.note_freeing(inode.ino.0, Freeing::Begun);
+    guard.lane.intent.note_creating(0);
     end_begun(core, guard, inode);
-    guard.lane.intent.ends(0, Ending::None);
+    guard.lane.intent.note_freeing(0, Freeing::None);
 }
 
 fn end_begun(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
@@ -183,7 +183,7 @@ fn free_volatile(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
             // ORDERING: Acquire, only this caller uses the inode.
             let locks = inode.volatile.aux.swap(0, Acquire);
             if locks != 0 {
-                crate::file::paper::free_locks(core, guard.own, Ptr::from_raw(locks));
+                crate::file::write_paper::free_locks(core, guard.own, Ptr::from_raw(locks));
             }
         }
     }
@@ -198,16 +198,16 @@ pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, na
     // names it cannot tell. The count then stays one too high until the next mount; one too low would free a
     // living file.
     let last = inode.volatile.nlink.load(SeqCst) == names;
-    guard.lane.intent.lowers(last.then(|| inode.id()));
+    guard.lane.intent.note_lowering(last.then(|| inode.id()));
     if inode.volatile.nlink.fetch_sub(names, SeqCst) == names {
-        guard.lane.intent.ends(inode.ino.0, Ending::Asked);
-        guard.lane.intent.lowers(None);
+        guard.lane.intent.note_freeing(inode.ino.0, Freeing::Asked);
+        guard.lane.intent.note_lowering(None);
         if breaks(Breach::EndsWhileOpen) {
             return end(core, guard, inode);
         }
         return end_once(core, guard, inode);
     }
-    guard.lane.intent.lowers(None);
+    guard.lane.intent.note_lowering(None);
 }
 
 /// Counts a handle of the inode of this generation.
@@ -234,7 +234,7 @@ pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generat
 pub fn drop_open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generation: u64) {
     opens::lower(core, guard.id, inode, generation);
     // O2 of `opens`.
-    fence_behind_locked();
+    fence_after_locked();
     // Also if the slot belonged to another inode for a moment: the count may have kept that one from being
     // freed.
     if inode.volatile.nlink.load(SeqCst) == 0 && !(breaks(Breach::NamelessStays) && inode.volatile.linkable())
@@ -249,5 +249,5 @@ pub fn end_once(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     if opens::claim_end(core, guard.id, inode) {
         end(core, guard, inode);
     }
-    guard.lane.intent.ends(0, Ending::None);
+    guard.lane.intent.note_freeing(0, Freeing::None);
 }

@@ -12,7 +12,7 @@
 //! Crash order C1  the records are durable, then the bucket changes, then inodes are freed.
 
 use crate::alloc::{Purpose, itable};
-use crate::file::heddle::At;
+use crate::file::write_heddle::At;
 use crate::format::layout::TARGET_BYTES;
 use crate::format::record::{NameBuf, Record};
 use crate::ids::InodeId;
@@ -178,7 +178,7 @@ pub fn make<'c>(
     }
     match named_in(core, guard, dir, key, node, inode) {
         Ok(crowded) => {
-            guard.lane.intent.bears(0);
+            guard.lane.intent.note_creating(0);
             grow_if_crowded(core, guard, dir, crowded, latched.is_some());
         }
         Err(error) => {
@@ -289,8 +289,8 @@ fn commit_name(
 
 fn write_target(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, target: &[u8]) -> Result<()> {
     match core.locks {
-        None => crate::file::heddle::write(core, guard, inode, At::Offset(0), target)?,
-        Some(_) => crate::file::paper::write(core, guard, inode, At::Offset(0), target)?,
+        None => crate::file::write_heddle::write(core, guard, inode, At::Offset(0), target)?,
+        Some(_) => crate::file::write_paper::write(core, guard, inode, At::Offset(0), target)?,
     };
     Ok(())
 }
@@ -316,22 +316,22 @@ pub fn link(
     }
     let is_first = inode.volatile.linkable();
     if is_first {
-        guard.lane.intent.bears(inode.ino.0);
+        guard.lane.intent.note_creating(inode.ino.0);
     }
     if let Err(error) = add_link(inode) {
-        guard.lane.intent.bears(0);
+        guard.lane.intent.note_creating(0);
         return Err(error);
     }
     match add_name(core, guard, dir, key, New { child: inode.id(), kind }) {
         Ok((crowded, now)) => {
-            guard.lane.intent.bears(0);
+            guard.lane.intent.note_creating(0);
             inode.volatile.touch_state(now);
             grow_if_crowded(core, guard, dir, crowded, latched.is_some());
             Ok(())
         }
         Err(error) => {
             life::drop_name(core, guard, inode, 1);
-            guard.lane.intent.bears(0);
+            guard.lane.intent.note_creating(0);
             // The same call, on its second try, or another call may give the inode its first name.
             if is_first && inode.volatile.nlink.load(SeqCst) == 0 {
                 inode.volatile.set_linkable(true);
@@ -450,13 +450,13 @@ fn remove_locked<'c>(
             }
             bucket.begin_change(gone.version);
             records.remove();
-            guard.lane.intent.loses(child.id());
+            guard.lane.intent.note_unlinking(child.id());
             // All records of the page may be dead now.
             guard.scratch.closed.push(dir.id());
         }
         logged => {
             logged?;
-            guard.lane.intent.loses(child.id());
+            guard.lane.intent.note_unlinking(child.id());
             bucket.begin_change(gone.version);
         }
     }

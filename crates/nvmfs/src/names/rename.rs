@@ -381,7 +381,7 @@ fn show(
         plan.from.0.dir.volatile.touch(plan.now);
     }
     if let Some(replaced) = plan.replaced {
-        guard.lane.intent.loses(replaced.id());
+        guard.lane.intent.note_unlinking(replaced.id());
     }
     // Both buckets are marked `changing` before either changes, and neither is unlocked before both are done.
     locks.at(place_to)?.begin_change(plan.moved.version);

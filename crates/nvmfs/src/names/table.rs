@@ -162,7 +162,7 @@ fn read_again<'c, T>(
         }
     }
     if lease::with_current(|_, _| ()).is_none() {
-        return read_patiently(core, dir, hash, f);
+        return read_without_lock(core, dir, hash, f);
     }
     match lock(core, dir, hash) {
         Ok(locked) => f(&locked.table, locked.bucket).map(Some).map_err(|Torn| damage(core, dir)),
@@ -173,7 +173,7 @@ fn read_again<'c, T>(
 
 /// As `read`, for a caller without a lane. Such a caller must not lock: no settler could release its lock
 /// after its death.
-fn read_patiently<'c, T>(
+fn read_without_lock<'c, T>(
     core: &'c Core,
     dir: InodeRef<'c>,
     hash: u64,

@@ -34,8 +34,8 @@ met! {
     Punch,
     /// record: remap
     Remap,
-    /// record: state
-    State,
+    /// record: attributes
+    Attributes,
     /// record: extended attributes
     Xattrs,
     /// record: name
@@ -56,8 +56,8 @@ met! {
     DirectoryMoved,
     /// cleaning: a write was logged anew
     WriteMoved,
-    /// cleaning: a state was logged anew for its page
-    StateMoved,
+    /// cleaning: attributes were logged anew for their page
+    AttributesMoved,
     /// cleaning: extended attributes were logged anew
     XattrsMoved,
     /// cleaning: a name was logged anew

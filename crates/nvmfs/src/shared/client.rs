@@ -204,12 +204,12 @@ fn volatile_state(
 /// # Safety
 /// These are all mounts of this process. No thread uses or drops one of them any more, nor anything
 /// that was opened in it.
-pub unsafe fn abandon<'f>(all: impl Iterator<Item = &'f NvmFs>) -> bool {
+pub unsafe fn unmap_without_freeing<'f>(all: impl Iterator<Item = &'f NvmFs>) -> bool {
     if !process::may_begin_anew() {
         return false;
     }
     // SAFETY: the caller's promise.
-    all.for_each(|fs| unsafe { fs.core.abandon() });
+    all.for_each(|fs| unsafe { fs.core.unmap_without_freeing() });
     process::begin_anew();
     true
 }

@@ -143,7 +143,7 @@ impl Chain {
         Some(BlockNo(self.oldest.load(Acquire))).filter(|b| b.0 != 0)
     }
 
-    /// Called after a fence behind an unlinking: other lanes now see the present first page.
+    /// Called after a fence that follows an unlinking: other lanes now see the present first page.
     pub fn settle_oldest(&self) {
         // ORDERING: Relaxed, I1; Release, pairs with the Acquire in `oldest`.
         self.oldest.store(self.head.load(Relaxed), Release);

@@ -396,7 +396,7 @@ impl Root {
     /// alive, or another process was first.
     pub fn succeed(&self, mine: ProcessTag, is_gone: impl FnOnce(ProcessTag) -> bool) -> bool {
         let last = self.daemon.load(SeqCst);
-        is_gone(ProcessTag::of(last))
+        is_gone(ProcessTag::from_word(last))
             && self.daemon.compare_exchange(last, mine.word(), SeqCst, SeqCst).is_ok()
     }
 

@@ -2,7 +2,7 @@
 //!
 //! State       line 0  identity, and pointers to its structures: all that a path walk, an open and a close read. Written when the
 //!                     inode is made, when its attributes or links change, and once for every 64th part of the lanes that open it
-//!             line 1  a small directory's bucket: a walk fetches it together with line 0, not behind it
+//!             line 1  a small directory's bucket: a walk fetches it together with line 0, not after it
 //!             line 2  size, times, the change counter: written when EOF moves, and by writers once a clock tick
 //!             line 3  cells of the first four pages
 //!             line 4  counts: blocks, the claim to free the inode, read pins; fields that are rarely read
@@ -32,7 +32,7 @@ use crate::state::chain::Chains;
 use crate::state::index::{INLINE_CELLS, Index};
 use crate::state::latch::{Latch, Spin};
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64, fence};
-use heddle_arena::sync::fence_behind_locked;
+use heddle_arena::sync::fence_after_locked;
 use heddle_arena::{AtomicPtr, Shared, Zeroed};
 use heddle_range_lock::LockHead;
 use heddle_vfs::planted::{Bug, planted};
@@ -115,7 +115,7 @@ pub struct VolatileInode {
     /// Its version; in a directory see [`VolatileInode::owe`].
     pub tombstone_version: AtomicU64,
     /// Change count of the last record of size and attributes.
-    pub state_change_count: AtomicU64,
+    pub attributes_change_count: AtomicU64,
     crtime: AtomicU64,
     atime: AtomicU64,
 }
@@ -156,7 +156,7 @@ unsafe impl Zeroed for VolatileInode {
             deferred: AtomicU64::new(0),
             tombstone_page: AtomicU64::new(0),
             tombstone_version: AtomicU64::new(0),
-            state_change_count: AtomicU64::new(0),
+            attributes_change_count: AtomicU64::new(0),
             crtime: AtomicU64::new(0),
             atime: AtomicU64::new(0),
         }
@@ -279,7 +279,7 @@ impl VolatileInode {
             &self.blocks,
             &self.tombstone_page,
             &self.tombstone_version,
-            &self.state_change_count,
+            &self.attributes_change_count,
             &self.parent,
             &self.open_lanes,
         ] {
@@ -345,7 +345,7 @@ impl VolatileInode {
     /// Returns true if a truncation or punch is looking for cells. The caller has just locked its cells.
     pub fn gate_up(&self) -> bool {
         // O1: the lock comes before the load, also with regard to a clearer's loads, which are not SeqCst.
-        fence_behind_locked();
+        fence_after_locked();
         // ORDERING: SeqCst, O1.
         self.gate.load(SeqCst) != 0
     }
@@ -536,7 +536,7 @@ impl VolatileInode {
 
     /// Returns true if there may be such a record, according to this directory's log.
     pub fn owes(&self) -> bool {
-        self.tombstone_version.load(SeqCst) > self.state_change_count.load(SeqCst)
+        self.tombstone_version.load(SeqCst) > self.attributes_change_count.load(SeqCst)
     }
 
     /// Adds `change`, which may be negative, to the count of allocated blocks.

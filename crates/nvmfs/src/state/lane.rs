@@ -5,7 +5,7 @@
 //! Invariants  I1  a lane is ACTIVE before it locks a cell and COMMITTED before it publishes one; while it is COMMITTED
 //!                 its records are durable. The step ACTIVE -> COMMITTED is the linearisation point of an operation.
 //!             I2  only the thread that holds the lease touches `own` and `intent` while that thread lives.
-//!             I3  both are consistent after each single store, because the holder may die behind any of them. A block is removed from one
+//!             I3  both are consistent after each single store, because the holder may die after any of them. A block is removed from one
 //!                 place before it is added to another.
 //! Orderings   O1  `commit` (Release) pairs with a reader's load of the state (Acquire). A reader that sees COMMITTED waits for
 //!                 the unlock. A reader that sees ACTIVE and, after its copy, the same word again, has read before the commit.
@@ -23,7 +23,7 @@ pub use blocks::{Extents, Magazine};
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::{Arena, AtomicPtr, Heap, Ptr, Shared, Zeroed};
 use heddle_vfs::Ino;
-pub use intent::{Ending, Intent, Pinning};
+pub use intent::{Freeing, Intent, Pinning};
 use open_table::OpenTable;
 use slots::Slots;
 use std::cell::UnsafeCell;

@@ -113,7 +113,7 @@ impl Spin {
         Spin(AtomicU32::new(0))
     }
 
-    /// Prefetches its line for writing, before a fence behind which the lock is taken: so the transfer from
+    /// Prefetches its line for writing, before a fence after which the lock is taken: so the transfer from
     /// another core overlaps the wait for the media.
     pub fn ask_for(&self) {
         heddle_arena::prefetch_to_write(self);

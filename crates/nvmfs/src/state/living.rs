@@ -3,7 +3,7 @@
 use crate::ids::LANES;
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
-use crate::state::lane::Ending;
+use crate::state::lane::Freeing;
 use crate::state::{lease, wait};
 use heddle_arena::sync::spin_hint;
 use heddle_vfs::{Error, Ino, Result};
@@ -49,7 +49,7 @@ pub fn lives_on(core: &Core, inode: InodeRef<'_>, generation: u64) -> bool {
         // number is a client's scribble, and the wait for it is limited as for any lock.
         if core.locks.is_none() {
             let known = (1..=LANES).contains(&by);
-            let ends = || core.lane(by).intent.ending() == Some((inode.ino.0, Ending::Begun));
+            let ends = || core.lane(by).intent.freeing() == Some((inode.ino.0, Freeing::Begun));
             if known && (by == mine || ends()) {
                 return false;
             }

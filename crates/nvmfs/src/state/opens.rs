@@ -29,8 +29,8 @@ use crate::state::inode::InodeRef;
 use crate::state::lane::open_table::{
     COUNT_MAX, COUNT_SHIFT, INO_MASK, ONE, OpenTable, Slot, TABLES, TAKEN_MASK, TAKEN_ONE,
 };
-use crate::state::lane::{Ending, Lane};
-use heddle_arena::sync::fence_behind_locked;
+use crate::state::lane::{Freeing, Lane};
+use heddle_arena::sync::fence_after_locked;
 use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{Error, Ino, Result};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -187,18 +187,18 @@ pub fn claims_as(core: &Core, lane: u16) -> Option<u16> {
 pub fn claim_end(core: &Core, number: u16, inode: InodeRef<'_>) -> bool {
     let (lane, by) = (core.lane(number), claims_as(core, number));
     loop {
-        lane.intent.ends(inode.ino.0, Ending::Asked);
+        lane.intent.note_freeing(inode.ino.0, Freeing::Asked);
         if !inode.volatile.claim(by) {
             return false;
         }
-        fence_behind_locked();
-        lane.intent.ends(inode.ino.0, Ending::Claimed);
+        fence_after_locked();
+        lane.intent.note_freeing(inode.ino.0, Freeing::Claimed);
         let handles = sum(core, inode);
         if inode.volatile.nlink.load(SeqCst) == 0 && handles == 0 {
             return true;
         }
         inode.volatile.unclaim(by);
-        fence_behind_locked();
+        fence_after_locked();
         // A thread that closed, or failed to open, meanwhile found the inode claimed. Then no other thread
         // will free it.
         if inode.volatile.nlink.load(SeqCst) != 0 || sum(core, inode) != 0 {
@@ -215,7 +215,7 @@ pub fn claim_end(core: &Core, number: u16, inode: InodeRef<'_>) -> bool {
 /// As [`raise`].
 pub fn open(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Result<bool> {
     raise(core, lane, inode, generation)?;
-    fence_behind_locked();
+    fence_after_locked();
     Ok(inode.volatile.is(InodeId { ino: inode.ino, generation }))
 }
 
@@ -249,7 +249,7 @@ pub fn hand_over<'c>(core: &'c Core, from: u16, to: u16) -> Vec<InodeRef<'c>> {
         for _ in moved..count {
             lower_in(core, core.lane(to), id.ino, id.generation);
         }
-        fence_behind_locked();
+        fence_after_locked();
         // A thread that closed meanwhile may have summed too much, and left the freeing to this lane.
         if inode.volatile.nlink.load(SeqCst) == 0 {
             nameless.push(inode);

@@ -2,7 +2,7 @@
 
 use crate::format::record::Record;
 use crate::ids::{Extent, InodeId};
-use crate::state::cell::{Lv, Map};
+use crate::state::cell::{LockVersion, Map};
 use crate::state::lane::OpState;
 
 /// Buffers in the process's memory that a lane's operations reuse.
@@ -25,7 +25,7 @@ pub struct Scratch {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
     /// Its lock and version; `None`: there is no cell.
-    pub lv: Option<Lv>,
+    pub lock_version: Option<LockVersion>,
     /// State of the lane that held it.
     pub owner: Option<OpState>,
     /// Its mapping.
@@ -33,7 +33,7 @@ pub struct Seen {
 }
 
 /// A page without a cell.
-pub const ABSENT: Seen = Seen { lv: None, owner: None, map: Map::HOLE };
+pub const ABSENT: Seen = Seen { lock_version: None, owner: None, map: Map::HOLE };
 
 impl Seen {
     /// The mapping.

@@ -2,7 +2,7 @@
 //!
 //! A page whose records are all superseded is unlinked. The unlinking is fenced before the block is used
 //! again (D5a). A record is durable before it is published. So an older record is dead as soon as the cells
-//! of its pages carry larger versions. If a cell is behind its record (the papers' variants publish late),
+//! of its pages carry larger versions. If a cell is older than its record (the papers' variants publish late),
 //! the record stays alive. When a log has grown to several times its living records, the living records of
 //! the oldest page are logged anew (`relog`).
 //!

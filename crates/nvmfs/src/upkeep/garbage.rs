@@ -1,12 +1,12 @@
 //! Which records of a log are dead, and how pages of dead records are freed.
 //!
-//! Invariants  I1  a record that is the only one to carry the size stays (D5b). So does the last state record.
+//! Invariants  I1  a record that is the only one to carry the size stays (D5b). So does the last attribute record.
 //!             I2  a tombstone stays while an older record that it covers may be reachable. It may go in two cases. 1. It lies in the
 //!                 first page of its chain, and the first page of every other chain was made after that page was full: eras
 //!                 decide that. 2. A later truncation covers all its pages.
 //!                 A removal also stays while a rename's foreign record of the directory may count (`VolatileInode::owes`). Such a record
-//!                 lies in another directory's log. A state record ends that.
-//!             I3  the page that other lanes see as a chain's first (`Chain::oldest`) moves on only after the fence behind the
+//!                 lies in another directory's log. An attribute record ends that.
+//!             I3  the page that other lanes see as a chain's first (`Chain::oldest`) moves on only after the fence that follows the
 //!                 unlinking. Otherwise a power cut could bring back an older record whose tombstone was dropped meanwhile.
 //! Source      garbage collection of NOVA, the rules changed for many chains: protocol review D5, P7, P8, 8.3.
 
@@ -71,7 +71,7 @@ pub fn while_too_long(core: &Core, inode: InodeRef<'_>, mut step: impl FnMut()) 
 /// the limit is the living records themselves: other files, and first of all overwrites, need each page.
 fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
     let pages = chain::pages(core, inode);
-    // Alive at most: one record a block, two slots a name, one state. ORDERING: Relaxed, an estimate.
+    // Alive at most: one record a block, two slots a name, one attribute record. ORDERING: Relaxed, an estimate.
     let alive = inode.volatile.blocks.load(Relaxed) + 2 * table::count(core, inode) + 2;
     let chains = chain::existing(core, inode).count() as u64;
     let needed = alive.div_ceil(u64::from(SLOTS));
@@ -87,12 +87,13 @@ fn older_elsewhere(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> bool {
     if others.peek().is_none() {
         return false;
     }
-    let Some(full) = full_before(core, inode, chain) else { return true };
-    others.any(|other| other.oldest().is_some() && first_era(core, inode, other).is_none_or(|era| era < full))
+    let Some(newer) = era_of_newer_pages(core, inode, chain) else { return true };
+    others
+        .any(|other| other.oldest().is_some() && first_era(core, inode, other).is_none_or(|era| era < newer))
 }
 
 /// Returns an era: pages made in it or later hold no record older than those in the first page of `chain`.
-fn full_before(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Option<u64> {
+fn era_of_newer_pages(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Option<u64> {
     match chain::next_page(core, inode, chain.head()?).ok()? {
         Some(next) => Some(PageHeader::decode(core.seed, &core.region.line(next.pos()))?.era),
         None => Some(chain.quiet_before(chain::era_now(core, inode))),
@@ -150,7 +151,7 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
             xattr::change_count(core, inode).is_none_or(|last| change_count >= last)
         }
         // ORDERING: Relaxed, an older value only keeps a record longer.
-        Record::State(s) => s.change_count >= inode.volatile.state_change_count.load(Relaxed),
+        Record::Attributes(s) => s.change_count >= inode.volatile.attributes_change_count.load(Relaxed),
         // A foreign record has a copy in its own directory's log.
         Record::Name { dir, removed: true, ref name, version, .. } => {
             // A record that makes the name again has a larger version, so it replaces the tombstone.
@@ -200,7 +201,7 @@ pub fn maps_a_page(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo,
         // No cell: the record was never published, so it may be newer than the index.
         let Some(run) = inode.volatile.index().find(&core.arena, page) else { return true };
         let n = run.cells.len().min((end.0 - page.0) as usize);
-        if run.cells[..n].iter().any(|cell| cell.lv().version() <= version) {
+        if run.cells[..n].iter().any(|cell| cell.lock_version().version() <= version) {
             return true;
         }
         page = PageNo(page.0 + n as u64);
@@ -221,9 +222,8 @@ fn carries_size(
     if last.offset() + u64::from(end_in_last_page) < inode.volatile.size() {
         return false;
     }
-    let newer =
-        inode.volatile.index().find(&core.arena, last).is_some_and(|run| {
-            run.cells[0].map().content().is_some() && run.cells[0].lv().version() > version
-        });
+    let newer = inode.volatile.index().find(&core.arena, last).is_some_and(|run| {
+        run.cells[0].map().content().is_some() && run.cells[0].lock_version().version() > version
+    });
     !newer
 }

@@ -8,7 +8,7 @@
 //! Invariants  I1  a data page keeps its block and gets a new version, under its cell's lock, as with any write: two records
 //!                 never carry one version (D1). A name keeps its version: the copy says the same.
 //!             I2  a record that cannot be logged anew here (it names an extent list, or is a punch that is still needed) keeps
-//!                 its page. A record that stays only because of the size is replaced by a state record.
+//!                 its page. A record that stays only because of the size is replaced by an attribute record.
 //!             I3  a record that is logged anew is the newest one while that happens: the name's bucket or the page's cell is locked.
 //! Scope       directories of every variant; files of `heddle`; files of the papers' variants when the call
 //!             has released its range: a record is logged anew under the range lock of its pages, as one of their writes.
@@ -20,9 +20,9 @@ pub mod paper;
 use crate::alloc::Purpose;
 use crate::file::blocks::list_of;
 use crate::file::cells::lock_pages;
-use crate::file::heddle::look;
 use crate::file::resize::{Eof, restate};
 use crate::file::shift;
+use crate::file::write_heddle::look;
 use crate::format::page::{PageHeader, SLOTS};
 use crate::format::record::{Blocks, Found, Record, parse};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
@@ -69,15 +69,15 @@ fn move_page(
         chain::unlink_page_unfenced(core, inode, from, None, page)?;
     }
     move_names(core, guard, inode, &found.names)?;
-    if found.state {
+    if found.attributes {
         restate(core, guard, inode, eof)?;
-        met(Met::StateMoved);
+        met(Met::AttributesMoved);
     }
     for write in &found.writes {
         move_write(core, guard, inode, write)?;
     }
     // Cells that other lanes held kept their version: then the page is still needed.
-    if read_page(core, inode, page, from).is_none_or(|again| again.state || !again.writes.is_empty()) {
+    if read_page(core, inode, page, from).is_none_or(|again| again.attributes || !again.writes.is_empty()) {
         return Ok(());
     }
     if !early {
@@ -98,8 +98,8 @@ struct Alive {
     names: Vec<Record>,
     writes: Vec<Record>,
     lists: Vec<Extent>,
-    /// True if a file's last state must be logged.
-    state: bool,
+    /// True if a file's last attribute record must be logged.
+    attributes: bool,
     movable: bool,
 }
 
@@ -135,7 +135,7 @@ impl Alive {
             Record::Name { .. } => self.names.push(record),
             Record::Xattrs { .. } if planted(Bug::AttributesForgotten) => {}
             // A copy says the same, in any page.
-            Record::State(_) | Record::Xattrs { .. }
+            Record::Attributes(_) | Record::Xattrs { .. }
                 if matches!(inode.volatile.kind_perm(), Some((FileKind::Directory, _))) =>
             {
                 self.names.push(record)
@@ -145,11 +145,11 @@ impl Alive {
                     self.movable &= !matches!(blocks, Blocks::List(_));
                     self.writes.push(record);
                 } else {
-                    // The record stays only because of the size. A state record carries that too.
-                    self.state = true;
+                    // The record stays only because of the size. An attribute record carries that too.
+                    self.attributes = true;
                 }
             }
-            Record::State(_) | Record::Xattrs { .. } => self.state = true,
+            Record::Attributes(_) | Record::Xattrs { .. } => self.attributes = true,
             Record::Remap { .. } => match shift::current(core, inode, &record) {
                 Some(writes) => self.writes.extend(writes),
                 None => self.movable = false,
@@ -187,7 +187,7 @@ fn move_names(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names
             Record::Name { removed: true, .. } => Met::RemovalMoved,
             Record::Name { .. } => Met::NameMoved,
             Record::Xattrs { .. } => Met::XattrsMoved,
-            _ => Met::StateMoved,
+            _ => Met::AttributesMoved,
         });
         drop(bucket);
     }
@@ -266,7 +266,7 @@ fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -
         Blocks::Unwritten(block) => Blocks::Unwritten(block.plus(skip)),
         Blocks::List(_) => return None,
     };
-    // The order matters: a time read after this change count is of no earlier state (`resize::apply` sets the
+    // The order matters: a time read after this change count is of no earlier attributes (`resize::apply` sets the
     // time first).
     let change_count = inode.volatile.change_count();
     let mtime = inode.volatile.times()[0];

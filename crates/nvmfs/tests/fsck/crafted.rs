@@ -139,7 +139,7 @@ fn a_size_that_no_file_can_have_is_cut() {
     each_variant(|variant| {
         let (sample, tree) = nonsense(variant, Code::SIZE, |craft, sample| {
             craft.change(sample.log_page("moved"), |record| {
-                if let Record::State(state) = record {
+                if let Record::Attributes(state) = record {
                     state.size = (1 << 48) + 1;
                     return true;
                 }

@@ -206,9 +206,9 @@ fn every_kind_of_record_is_shown_with_what_it_says() {
         let long = sample.inos.keys().find(|path| path.len() > 100).unwrap();
         let punch = find(std::str::from_utf8(long).unwrap(), "punch");
         assert!(number(&punch, "pages") > 0 && number(&punch, "version") > 0);
-        let state = find("/moved", "state");
+        let state = find("/moved", "attributes");
         assert_eq!((text(&state, "perm"), number(&state, "uid"), number(&state, "gid")), ("640", 12, 34));
-        assert!(number(&find("/victim", "attributes"), "at_block") > 1);
+        assert!(number(&find("/victim", "xattrs"), "at_block") > 1);
         assert!(number(&find("/shifted", "remap"), "at_block") > 1);
         assert_eq!(number(&find("/sparse", "remap"), "at_block"), 0, "it gives no page a block");
         let records = |path| list(get(&of(path), "records")).to_vec();

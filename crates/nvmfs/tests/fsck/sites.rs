@@ -114,8 +114,8 @@ fn page(craft: &Craft<'_>, (id, page): (InodeId, BlockNo), living: &[Ino], add: 
         let kind = match &record {
             Record::Write { .. } => "write record",
             Record::Punch { .. } => "punch record",
-            Record::State(_) => "state record",
-            Record::Xattrs { .. } => "attributes record",
+            Record::Attributes(_) => "attribute record",
+            Record::Xattrs { .. } => "xattr record",
             Record::Remap { .. } => "remap record",
             Record::Name { removed, child, .. } if !removed && !living.contains(&child.ino) => continue,
             Record::Name { dir, child, .. } => {

@@ -287,7 +287,7 @@ impl Program {
         self.full.answer(step, &is);
     }
 
-    /// The machine ends within this call, or right behind it.
+    /// The machine ends within this call, or right after it.
     fn cut(&mut self, step: &Step) {
         let end = [End::Killed, End::PowerCut][self.random.below(2) as usize];
         let mut is = Outcome::Skipped;

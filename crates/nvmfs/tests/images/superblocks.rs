@@ -103,7 +103,7 @@ fn mkfs_clears_the_superblocks_of_an_image_that_was_smaller() {
     assert_eq!(left, [0; SUPERBLOCK_BYTES]);
 }
 
-/// A file that grew has its second superblock where the image ends; a repair writes it behind all else there too.
+/// A file that grew has its second superblock where the image ends; a repair writes it after all else there too.
 #[test]
 fn a_repair_of_a_grown_image_can_be_undone() {
     each_variant(|variant| {

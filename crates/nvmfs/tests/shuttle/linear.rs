@@ -12,7 +12,7 @@ pub trait Machine: Clone + Eq + Hash {
     type Op: Clone + Debug;
     type Outcome: Clone + Debug;
 
-    /// The machine behind a call that gave this outcome; `None`: it cannot have given it.
+    /// The machine after a call that gave this outcome; `None`: it cannot have given it.
     fn after(&self, op: &Self::Op, outcome: &Self::Outcome) -> Option<Self>;
 }
 

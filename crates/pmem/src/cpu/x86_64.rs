@@ -33,7 +33,7 @@ pub(crate) struct Cpu {
     reach: Reach,
     flush: Flush,
     avx: bool,
-    /// True on Intel: waits behind large copies.
+    /// True on Intel: waits after large copies.
     waits: bool,
 }
 

@@ -247,7 +247,7 @@ impl<E: FileSystem> Full<E> {
         })
     }
 
-    /// The removals that empty it, in random order, a directory behind what is in it.
+    /// The removals that empty it, in random order, a directory after what is in it.
     ///
     /// # Panics
     /// If the model fails.

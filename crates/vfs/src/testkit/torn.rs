@@ -150,7 +150,7 @@ pub fn write_until(
         let number = returned[writer].load(SeqCst) + 1;
         write_once(io, shape, writer, number, returned)?;
         writes += 1;
-        // Asked behind the write: readers may be done before this thread was let run at all.
+        // Asked after the write: readers may be done before this thread was let run at all.
         if stop.load(SeqCst) {
             return Ok(writes);
         }

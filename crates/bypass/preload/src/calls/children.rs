@@ -36,7 +36,7 @@ pub fn forking(call: impl FnOnce() -> i64) -> i64 {
 /// Called before clone(2) makes a child with these flags, whose memory is a copy.
 pub fn before_copy(flags: u64) {
     if flags & libc::CLONE_FILES as u64 != 0 {
-        super::numbers::numbers_part();
+        super::descriptor_numbers::numbers_part();
     }
 }
 

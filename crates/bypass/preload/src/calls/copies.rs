@@ -61,7 +61,7 @@ mapping!(mmap, mmap64);
 fn between(files: [(c_int, *mut i64); 2], call: impl FnOnce() -> isize) -> isize {
     for (fd, at) in files {
         if at.is_null() {
-            super::numbers::give_away(fd);
+            super::descriptor_numbers::give_away(fd);
         }
         know_size(fd);
     }

@@ -7,7 +7,7 @@
 
 use super::meta::same;
 use crate::real;
-use crate::thread::here;
+use crate::thread::this_thread;
 use heddle_bypass::Passed;
 use libc::{c_int, pid_t};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,7 +21,7 @@ static SET_HERE: AtomicBool = AtomicBool::new(false);
 /// Serves the call if no limit is near; otherwise the kernel makes it.
 #[inline]
 pub fn may_grow_to(end: impl FnOnce() -> i64) -> Result<(), Passed> {
-    let left = &here().limitless_for;
+    let left = &this_thread().limitless_for;
     // ORDERING: Relaxed: a thread that sets a limit while another one writes is not ordered with it anyway.
     match left.get() {
         calls if calls > 0 && !SET_HERE.load(Relaxed) => {
@@ -36,7 +36,7 @@ pub fn may_grow_to(end: impl FnOnce() -> i64) -> Result<(), Passed> {
 fn look(end: i64) -> Result<(), Passed> {
     match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
         None => {
-            here().limitless_for.set(LOOK_EVERY);
+            this_thread().limitless_for.set(LOOK_EVERY);
             Ok(())
         }
         Some(limit) if u64::try_from(end).is_ok_and(|end| end > limit) => Err(Passed::Limited),

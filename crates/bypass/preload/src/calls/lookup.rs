@@ -8,7 +8,7 @@
 //! The loader identifies the asking library by the return address. So a question for the loader is answered
 //! by a jump to it.
 
-use crate::loader::{Object, behind_us, c_library, object_of, ours};
+use crate::loader::{SharedObject, c_library, next_definition, object_of, ours};
 use libc::{c_char, c_void};
 use std::ffi::CStr;
 use std::ptr::null_mut;
@@ -26,7 +26,7 @@ type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> 
 unsafe extern "C" fn answer_dlsym(handle: *mut c_void, name: *const c_char, _: usize, from: usize) -> Answer {
     static KEPT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
     // SAFETY: the caller's promise.
-    unsafe { answer(behind_us(c"dlsym", &KEPT), handle, name, null_mut(), from) }
+    unsafe { answer(next_definition(c"dlsym", &KEPT), handle, name, null_mut(), from) }
 }
 
 unsafe extern "C" fn answer_dlvsym(
@@ -37,7 +37,7 @@ unsafe extern "C" fn answer_dlvsym(
 ) -> Answer {
     static KEPT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
     // SAFETY: the caller's promise.
-    unsafe { answer(behind_us(c"dlvsym", &KEPT), handle, name, version, from) }
+    unsafe { answer(next_definition(c"dlvsym", &KEPT), handle, name, version, from) }
 }
 
 unsafe fn answer(
@@ -74,7 +74,7 @@ unsafe fn answer(
 
 /// Returns true if a library at that address, which does not define this name, would find the C library's
 /// function.
-fn is_next_of(library: &Object, name: &CStr, from: usize) -> bool {
+fn is_next_of(library: &SharedObject, name: &CStr, from: usize) -> bool {
     let Some(asks) = object_of(from).filter(|object| object.function(name).is_none()) else { return false };
     asks.later()
         .find(|object| object.function(name).is_some())

@@ -24,12 +24,12 @@ macro_rules! names {
 names! {
     __open: super::open::open;
     __open64: super::open::open64;
-    __close: super::numbers::close;
-    __dup2: super::numbers::dup2;
-    __fcntl: super::numbers::fcntl;
-    __libc_fcntl64: super::numbers::fcntl64;
-    __pipe: super::numbers::pipe;
-    __socket: super::numbers::socket;
+    __close: super::descriptor_numbers::close;
+    __dup2: super::descriptor_numbers::dup2;
+    __fcntl: super::descriptor_numbers::fcntl;
+    __libc_fcntl64: super::descriptor_numbers::fcntl64;
+    __pipe: super::descriptor_numbers::pipe;
+    __socket: super::descriptor_numbers::socket;
     __read: super::data::read;
     __write: super::data::write;
     __pread64: super::data::pread64;

@@ -3,12 +3,12 @@
 //! Data calls made this way go through the mount. Those that use the offset give it to the kernel, for ever.
 
 use super::children::{before_clone, before_copy, before_sending, before_sending_all, forking};
+use super::descriptor_numbers::{before_close_range, control, give_away};
 use super::exec::executing;
 use super::ioctls::counting;
-use super::numbers::{before_close_range, control, give_away};
 use super::rights;
-use crate::numbers::{duplicating, replacing};
-use crate::table::forget;
+use crate::descriptor_numbers::{duplicating, replacing};
+use crate::table::remove_number;
 use crate::{fault, real, report};
 use libc::c_int;
 use std::ptr::with_exposed_provenance as pointer;
@@ -82,7 +82,7 @@ fn clone3(at: i64) -> Option<(u64, u64)> {
 fn before(n: i64, [a, b, c, e]: [i64; 4]) {
     let fd = a as c_int;
     match n {
-        libc::SYS_close => forget(fd),
+        libc::SYS_close => remove_number(fd),
         libc::SYS_close_range => before_close_range(a as u32, b as u32, c as c_int),
         libc::SYS_read | libc::SYS_write | libc::SYS_readv | libc::SYS_writev | libc::SYS_lseek => {
             give_away(fd)
@@ -119,7 +119,7 @@ fn after(n: i64, done: c_int) {
         | libc::SYS_epoll_create
         | libc::SYS_eventfd
         | libc::SYS_signalfd
-        | libc::SYS_inotify_init => forget(done),
+        | libc::SYS_inotify_init => remove_number(done),
         libc::SYS_openat
         | libc::SYS_openat2
         | libc::SYS_open_by_handle_at
@@ -135,7 +135,7 @@ fn after(n: i64, done: c_int) {
         | libc::SYS_timerfd_create
         | libc::SYS_inotify_init1
         | libc::SYS_userfaultfd
-        | libc::SYS_perf_event_open => forget(done),
+        | libc::SYS_perf_event_open => remove_number(done),
         _ => {}
     }
 }

@@ -10,7 +10,7 @@
 //! before the call, even if it fails.
 
 use super::meta::same;
-use crate::thread::here;
+use crate::thread::this_thread;
 use crate::{memory, real, table};
 use libc::{c_char, c_int, c_long, c_void, gid_t};
 
@@ -72,7 +72,7 @@ unsafe fn call(n: c_long, args: [i64; 3]) -> i64 {
 
 /// Runs a call that may change ids or capabilities.
 pub fn changing<T>(call: impl FnOnce() -> T) -> T {
-    if here().is_vfork_child() {
+    if this_thread().is_vfork_child() {
         return call();
     }
     let before = table::any_engine().then(Rights::now);
@@ -105,7 +105,7 @@ fn locking<T: From<i8>>(call: impl FnOnce() -> T) -> T {
     T::from(-1)
 }
 
-/// Runs a call after which no attach may be tried: behind a filter of system calls, the calls of an attach (a
+/// Runs a call after which no attach may be tried: under a filter of system calls, the calls of an attach (a
 /// socket, an ioctl) may kill the program.
 fn filtering<T>(call: impl FnOnce() -> T) -> T {
     table::take_up_nothing_more();

@@ -2,9 +2,9 @@
 //! offset.
 
 use super::copies::with_our_offset;
-use super::numbers::give_away;
+use super::descriptor_numbers::give_away;
 use crate::signals::handing_on;
-use crate::table::forget;
+use crate::table::remove_number;
 use crate::{fork, real};
 use libc::{DIR, FILE, c_char, c_int, c_void};
 
@@ -33,7 +33,7 @@ pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     if !stream.is_null() {
         let errno = real::errno();
         // SAFETY: the caller's promise.
-        forget(unsafe { fileno(stream) });
+        remove_number(unsafe { fileno(stream) });
         real::set_errno(errno);
     }
     // SAFETY: the caller's promise.
@@ -44,7 +44,7 @@ pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
 fn fresh(stream: *mut FILE) -> *mut FILE {
     if !stream.is_null() {
         // SAFETY: a stream that the C library has just made.
-        forget(unsafe { fileno(stream) });
+        remove_number(unsafe { fileno(stream) });
     }
     stream
 }
@@ -109,7 +109,7 @@ pub unsafe extern "C-unwind" fn opendir(path: *const c_char) -> *mut DIR {
     let dir = unsafe { real::opendir(path) };
     if !dir.is_null() {
         // SAFETY: a directory that the C library has just opened.
-        forget(unsafe { dirfd(dir) });
+        remove_number(unsafe { dirfd(dir) });
     }
     dir
 }

@@ -92,7 +92,7 @@ const fn bits_of(lists: [&[Field]; 3]) -> Bits {
 
 const WRITE_BITS: Bits = bits_of([f::ALL, write::ALL, &[]]);
 const PUNCH_BITS: Bits = bits_of([f::ALL, punch::ALL, &[]]);
-const STATE_BITS: Bits = bits_of([f::ALL, state::ALL, &[]]);
+const ATTRIBUTES_BITS: Bits = bits_of([f::ALL, attributes::ALL, &[]]);
 const XATTRS_BITS: Bits = bits_of([f::ALL, xattrs::ALL, &[]]);
 const REMAP_BITS: Bits = bits_of([f::ALL, remap::ALL, &[]]);
 const NAME_BITS: Bits = bits_of([f::ALL, entry::ALL, &[]]);
@@ -103,7 +103,7 @@ fn known(kind: u64, flags: u64) -> Option<(&'static Bits, u64)> {
     Some(match kind {
         WRITE => (&WRITE_BITS, FLAG_UNWRITTEN | FLAG_LIST),
         PUNCH => (&PUNCH_BITS, 0),
-        STATE => (&STATE_BITS, 0),
+        ATTRIBUTES => (&ATTRIBUTES_BITS, 0),
         XATTRS => (&XATTRS_BITS, 0),
         REMAP => (&REMAP_BITS, 0),
         ENTRY | REMOVAL if flags == FLAG_FOREIGN => (&FOREIGN_BITS, FLAG_FOREIGN),
@@ -163,15 +163,15 @@ fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
             let (version, change_count) = (version(punch::VERSION)?, change_count(punch::CHANGE_COUNT)?);
             sane.then_some(Record::Punch { page, pages, version, mtime, change_count })
         }
-        STATE => Some(Record::State(State {
-            size: get(state::SIZE)?,
-            perm: get(state::PERM)? as u16,
-            uid: get(state::UID)? as u32,
-            gid: get(state::GID)? as u32,
+        ATTRIBUTES => Some(Record::Attributes(Attributes {
+            size: get(attributes::SIZE)?,
+            perm: get(attributes::PERM)? as u16,
+            uid: get(attributes::UID)? as u32,
+            gid: get(attributes::GID)? as u32,
             mtime,
-            ctime: time(state::CTIME)?,
-            atime: time(state::ATIME)?,
-            change_count: change_count(state::CHANGE_COUNT)?,
+            ctime: time(attributes::CTIME)?,
+            atime: time(attributes::ATIME)?,
+            change_count: change_count(attributes::CHANGE_COUNT)?,
         })),
         XATTRS => {
             let blob = some_block(get(xattrs::BLOB)?);

@@ -1,7 +1,7 @@
 //! A directory: for each name, the record with the largest version.
 
 use super::{Attached, attach, attached_record, settle_attached};
-use crate::format::record::{Record, State};
+use crate::format::record::{Attributes, Record};
 use crate::fsck::catalogue::Code;
 use crate::fsck::log::Log;
 use crate::fsck::pass::{Location, Pass};
@@ -35,7 +35,7 @@ pub struct Dir {
     pub names: BTreeMap<Vec<u8>, Named>,
     /// Foreign records in its log, which are about other directories.
     pub foreign: Vec<Record>,
-    state: Option<State>,
+    recorded: Option<Attributes>,
     attached: Attached,
     /// True: its log must be written anew.
     pub damaged: bool,
@@ -44,7 +44,14 @@ pub struct Dir {
 impl Dir {
     /// A directory without names.
     pub fn empty(id: InodeId) -> Dir {
-        Dir { id, names: BTreeMap::new(), foreign: Vec::new(), state: None, attached: None, damaged: false }
+        Dir {
+            id,
+            names: BTreeMap::new(),
+            foreign: Vec::new(),
+            recorded: None,
+            attached: None,
+            damaged: false,
+        }
     }
 
     /// The directory as its log describes it.
@@ -56,9 +63,9 @@ impl Dir {
                     dir.enter(pass, &entry.record);
                 }
                 Record::Name { .. } => dir.foreign.push(entry.record.clone()),
-                Record::State(state) => {
-                    if dir.state.is_none_or(|s| s.change_count < state.change_count) {
-                        dir.state = Some(*state);
+                Record::Attributes(attributes) => {
+                    if dir.recorded.is_none_or(|s| s.change_count < attributes.change_count) {
+                        dir.recorded = Some(*attributes);
                     }
                 }
                 Record::Xattrs { .. } => attach(&mut dir.attached, entry, id.ino),
@@ -76,7 +83,7 @@ impl Dir {
     /// Returns true if a foreign record in another directory's log still counts. If it saw older attributes
     /// than this log has, it was copied here, and may be older than records that were dropped since.
     pub fn believes(&self, foreign: &Record) -> bool {
-        let known = self.state.map_or(0, |state| state.change_count);
+        let known = self.recorded.map_or(0, |attributes| attributes.change_count);
         matches!(foreign, Record::Name { change_count, .. } if *change_count >= known)
     }
 
@@ -123,7 +130,7 @@ impl Dir {
 
     fn change_count(&self) -> u64 {
         let names = self.names.values().map(|n| n.change_count).max().unwrap_or(0);
-        names.max(self.state.map_or(0, |s| s.change_count)).max(self.attached.map_or(0, |(g, ..)| g))
+        names.max(self.recorded.map_or(0, |s| s.change_count)).max(self.attached.map_or(0, |(g, ..)| g))
     }
 
     /// Names that are present.
@@ -143,9 +150,9 @@ impl Dir {
             mtime: named.mtime,
             change_count: named.change_count,
         });
-        let change_count = self.state.map_or(0, |s| s.change_count);
+        let change_count = self.recorded.map_or(0, |s| s.change_count);
         let attached = attached_record(self.attached, change_count);
-        let state = self.state.map(Record::State);
-        names.chain(state).chain(attached).chain(self.foreign.iter().cloned()).collect()
+        let attributes = self.recorded.map(Record::Attributes);
+        names.chain(attributes).chain(attached).chain(self.foreign.iter().cloned()).collect()
     }
 }

@@ -4,7 +4,7 @@ use super::{Attached, ListClaims, Named, attach, attached_record, list, map, set
 use crate::format::blob::MapRun;
 use crate::format::inode::InodeBase;
 use crate::format::layout::TARGET_BYTES;
-use crate::format::record::{Blocks, Record, State, WRITE_PAGES_MAX};
+use crate::format::record::{Attributes, Blocks, Record, WRITE_PAGES_MAX};
 use crate::fsck::catalogue::Code;
 use crate::fsck::claims::Use;
 use crate::fsck::log::{Entry, Log};
@@ -34,7 +34,7 @@ pub struct File {
     pub id: InodeId,
     /// Its pages, by first page.
     pub runs: BTreeMap<u64, Run>,
-    state: Option<State>,
+    recorded: Option<Attributes>,
     /// For each change count: largest end and time of the writes that carry it.
     written: BTreeMap<u64, (u64, Time)>,
     attached: Attached,
@@ -57,7 +57,7 @@ impl File {
         let mut file = File {
             id,
             runs: BTreeMap::new(),
-            state: None,
+            recorded: None,
             written: BTreeMap::new(),
             attached: None,
             damaged: log.damaged,
@@ -77,9 +77,9 @@ impl File {
                     let run = Run { end, block: None, unwritten: false, version, mtime };
                     changes.push(PageChange { first: page.0, run });
                 }
-                Record::State(state) => {
-                    if file.state.is_none_or(|s| s.change_count < state.change_count) {
-                        file.state = Some(state);
+                Record::Attributes(attributes) => {
+                    if file.recorded.is_none_or(|s| s.change_count < attributes.change_count) {
+                        file.recorded = Some(attributes);
                     }
                 }
                 Record::Xattrs { .. } => attach(&mut file.attached, entry, id.ino),
@@ -214,27 +214,27 @@ impl File {
         }
     }
 
-    /// The resulting size and attributes. An inode without a state record has those of its creation.
-    pub fn attributes(&self) -> State {
-        let born = self.birth;
-        let birth = State {
+    /// The resulting size and attributes. An inode without an attribute record has those of its creation.
+    pub fn attributes(&self) -> Attributes {
+        let birth = self.birth;
+        let initial = Attributes {
             size: 0,
-            perm: born.perm,
-            uid: born.uid,
-            gid: born.gid,
-            mtime: born.crtime,
-            ctime: born.crtime,
-            atime: born.crtime,
+            perm: birth.perm,
+            uid: birth.uid,
+            gid: birth.gid,
+            mtime: birth.crtime,
+            ctime: birth.crtime,
+            atime: birth.crtime,
             change_count: 0,
         };
-        let mut state = self.state.unwrap_or(birth);
+        let mut attributes = self.recorded.unwrap_or(initial);
         let last = self.written.last_key_value().map_or(0, |(g, _)| *g);
-        for (end, time) in self.written.range(state.change_count..).map(|(_, w)| *w) {
-            state.size = state.size.max(end);
-            (state.mtime, state.ctime) = (state.mtime.max(time), state.ctime.max(time));
+        for (end, time) in self.written.range(attributes.change_count..).map(|(_, w)| *w) {
+            attributes.size = attributes.size.max(end);
+            (attributes.mtime, attributes.ctime) = (attributes.mtime.max(time), attributes.ctime.max(time));
         }
-        state.change_count = state.change_count.max(last).max(self.attached.map_or(0, |(g, ..)| g));
-        state
+        attributes.change_count = attributes.change_count.max(last).max(self.attached.map_or(0, |(g, ..)| g));
+        attributes
     }
 
     /// Claims its blocks and checks its size.
@@ -249,10 +249,10 @@ impl File {
         if size > OFFSET_MAX_BYTES {
             pass.issue(Code::SIZE, location, format!("{size} bytes"));
             self.damaged = true;
-            if let Some(state) = &mut self.state {
+            if let Some(attributes) = &mut self.recorded {
                 let last = self.runs.values().rev().find(|run| run.block.is_some());
                 let end = last.map_or(0, |run| PageNo(run.end).offset());
-                state.size = end.min(OFFSET_MAX_BYTES);
+                attributes.size = end.min(OFFSET_MAX_BYTES);
             }
         }
         if self.birth.kind == FileKind::Symlink && !TARGET_BYTES.contains(&size) && !self.damaged {
@@ -276,7 +276,7 @@ impl File {
             bytes.take_while(|byte| *byte != 0).count() as u64
         });
         if TARGET_BYTES.contains(&text) {
-            self.state = Some(State { size: text, ..self.attributes() });
+            self.recorded = Some(Attributes { size: text, ..self.attributes() });
             self.written.clear();
             self.damaged = true;
         } else if !pass.quiet {
@@ -302,10 +302,10 @@ impl File {
         (pieces, blocks)
     }
 
-    /// Number of its records that still count: the last state, and writes that determine a page's mapping or
+    /// Number of its records that still count: the last attribute record, and writes that determine a page's mapping or
     /// the size.
     pub fn living(&self, log: &Log) -> u64 {
-        let state = self.state.map(|s| s.change_count);
+        let recorded = self.recorded.map(|s| s.change_count);
         let lives = |record: &Record| match *record {
             Record::Write { page, pages, version, .. } => {
                 let before = self.runs.range(..=page.0).next_back().into_iter();
@@ -313,7 +313,7 @@ impl File {
                 before.chain(inside).any(|(_, run)| run.version == version && run.end > page.0)
             }
             Record::Remap { version, .. } => self.runs.values().any(|run| run.version == version),
-            Record::State(s) => Some(s.change_count) == state,
+            Record::Attributes(s) => Some(s.change_count) == recorded,
             Record::Xattrs { change_count, .. } => self.attached.is_some_and(|(g, ..)| g == change_count),
             _ => false,
         };
@@ -322,9 +322,9 @@ impl File {
 
     /// An equivalent log.
     pub fn records(&self) -> Vec<Record> {
-        let state = self.attributes();
-        let mut records = vec![Record::State(state)];
-        records.extend(attached_record(self.attached, state.change_count));
+        let attributes = self.attributes();
+        let mut records = vec![Record::Attributes(attributes)];
+        records.extend(attached_record(self.attached, attributes.change_count));
         for (first, run) in &self.runs {
             let Some(block) = run.block else { continue };
             let mut at = *first;
@@ -337,8 +337,8 @@ impl File {
                     blocks: if run.unwritten { Blocks::Unwritten(block) } else { Blocks::At(block) },
                     end_in_last_page: 0,
                     version: run.version,
-                    mtime: state.mtime.min(run.mtime),
-                    change_count: state.change_count,
+                    mtime: attributes.mtime.min(run.mtime),
+                    change_count: attributes.change_count,
                 });
                 at += pages;
             }

@@ -353,7 +353,7 @@ fn met_records(home: InodeId, records: &[Record]) {
             Record::Write { blocks: Blocks::Unwritten(_), .. } => Met::Unwritten,
             Record::Punch { .. } => Met::Punch,
             Record::Remap { .. } => Met::Remap,
-            Record::State(_) => Met::State,
+            Record::Attributes(_) => Met::Attributes,
             Record::Xattrs { .. } => Met::Xattrs,
             Record::Name { dir, .. } if *dir != home => Met::Foreign,
             Record::Name { removed: true, .. } => Met::Removal,

@@ -257,7 +257,7 @@ impl<'c> Row<'c> {
     }
 }
 
-/// Memory for an entry. It is taken before the operation becomes durable, so that the steps behind that
+/// Memory for an entry. It is taken before the operation becomes durable, so that the steps after that
 /// cannot fail.
 #[must_use]
 pub struct Prepared(pub Ptr<AtomicU64>, pub usize);

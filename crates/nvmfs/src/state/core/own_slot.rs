@@ -61,18 +61,18 @@ impl Core {
     /// # Safety
     /// No thread of this process uses or drops the mount any more. The caller calls
     /// [`process::begin_anew`] afterwards, so that ending threads leave their lanes alone.
-    pub unsafe fn abandon(&self) {
+    pub unsafe fn unmap_without_freeing(&self) {
         // SAFETY: null, or made by `process_slot`; only `drop` frees it.
         if let Some(slot_taken) = unsafe { self.own_slot.0.load(SeqCst).as_ref() }
             && slot_taken.generation == process::generation()
         {
             // SAFETY: the caller's promise.
-            unsafe { slot_taken.process_slot.abandon() };
+            unsafe { slot_taken.process_slot.leave_unfreed() };
         }
         // SAFETY: the caller's promise.
         unsafe {
-            self.arena.abandon();
-            self.region.abandon();
+            self.arena.unmap_without_freeing();
+            self.region.unmap_without_freeing();
         }
     }
 }

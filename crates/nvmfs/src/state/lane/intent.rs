@@ -39,11 +39,11 @@ pub struct Intent {
     before_ino: AtomicU64,
     before: AtomicU64,
     /// Inode that it is making and that has no name yet.
-    pub born: AtomicU64,
+    pub creating: AtomicU64,
     /// Inode that it is freeing, and the progress of that.
-    ending: AtomicU64,
+    freeing: AtomicU64,
     /// An inode whose name is removed, durably, and may still be counted; and its generation.
-    losing: [AtomicU64; 2],
+    unlinking: [AtomicU64; 2],
     /// Directories of which it may hold buckets.
     dirs: [AtomicU64; DIRS],
     /// The table in which it locked buckets last, or was about to. The memory may have become another
@@ -57,7 +57,7 @@ pub struct Intent {
 
 /// Progress in freeing an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ending {
+pub enum Freeing {
     /// No inode is being freed.
     None = 0,
     /// The inode may or may not be claimed.
@@ -103,9 +103,9 @@ impl Intent {
             log: AtomicU64::new(0),
             before_ino: AtomicU64::new(0),
             before: AtomicU64::new(0),
-            born: AtomicU64::new(0),
-            ending: AtomicU64::new(0),
-            losing: std::array::from_fn(|_| AtomicU64::new(0)),
+            creating: AtomicU64::new(0),
+            freeing: AtomicU64::new(0),
+            unlinking: std::array::from_fn(|_| AtomicU64::new(0)),
             dirs: std::array::from_fn(|_| AtomicU64::new(0)),
             table: AtomicU64::new(0),
             pin: AtomicU64::new(0),
@@ -203,51 +203,51 @@ impl Intent {
     }
 
     /// Notes that an inode is being freed, and the progress.
-    pub fn ends(&self, ino: u64, how: Ending) {
+    pub fn note_freeing(&self, ino: u64, how: Freeing) {
         // ORDERING: Release, after earlier stores. The claim that follows is a locked SeqCst operation, which
         // this store cannot pass. Nothing stronger: a locked store here would wait until the slot that was
         // just zeroed is on media.
-        self.ending.store(ino << 2 | how as u64, Release);
+        self.freeing.store(ino << 2 | how as u64, Release);
     }
 
     /// Notes an inode that has lost a name which its link count still includes.
-    pub fn loses(&self, inode: InodeId) {
-        self.losing[1].store(inode.generation, Release); // ORDERING: Release, as below.
+    pub fn note_unlinking(&self, inode: InodeId) {
+        self.unlinking[1].store(inode.generation, Release); // ORDERING: Release, as below.
         // ORDERING: Release, after the log record, and before the change of the bucket.
-        self.losing[0].store(inode.ino.0 << 1, Release);
+        self.unlinking[0].store(inode.ino.0 << 1, Release);
     }
 
     /// Notes that its count is about to be lowered. `last`: to zero, which the settler of this lane can
     /// check.
-    pub fn lowers(&self, last: Option<InodeId>) {
+    pub fn note_lowering(&self, last: Option<InodeId>) {
         if let Some(inode) = last {
-            self.losing[1].store(inode.generation, Release); // ORDERING: Release, as above.
+            self.unlinking[1].store(inode.generation, Release); // ORDERING: Release, as above.
         }
         // ORDERING: Release; the count is lowered by a locked operation.
-        self.losing[0].store(last.map_or(0, |inode| inode.ino.0 << 1 | 1), Release);
+        self.unlinking[0].store(last.map_or(0, |inode| inode.ino.0 << 1 | 1), Release);
     }
 
     /// The inode that has lost a name. True: it was the last name, and the count may have been lowered.
-    pub fn losing(&self) -> Option<(InodeId, bool)> {
-        let word = self.losing[0].load(SeqCst);
-        let inode = InodeId { ino: Ino(word >> 1), generation: self.losing[1].load(SeqCst) };
+    pub fn unlinking(&self) -> Option<(InodeId, bool)> {
+        let word = self.unlinking[0].load(SeqCst);
+        let inode = InodeId { ino: Ino(word >> 1), generation: self.unlinking[1].load(SeqCst) };
         (word != 0).then_some((inode, word & 1 != 0))
     }
 
     /// Notes the inode (0: none) that is being made and has no name yet.
-    pub fn bears(&self, ino: u64) {
+    pub fn note_creating(&self, ino: u64) {
         // ORDERING: Release, after earlier stores; the stores that follow (`be_born`, the name) are Release
         // at least.
-        self.born.store(ino, Release);
+        self.creating.store(ino, Release);
     }
 
     /// The inode that is being freed.
-    pub fn ending(&self) -> Option<(u64, Ending)> {
-        let word = self.ending.load(SeqCst);
+    pub fn freeing(&self) -> Option<(u64, Freeing)> {
+        let word = self.freeing.load(SeqCst);
         match word & 3 {
-            1 => Some((word >> 2, Ending::Asked)),
-            2 => Some((word >> 2, Ending::Claimed)),
-            3 => Some((word >> 2, Ending::Begun)),
+            1 => Some((word >> 2, Freeing::Asked)),
+            2 => Some((word >> 2, Freeing::Claimed)),
+            3 => Some((word >> 2, Freeing::Begun)),
             _ => None,
         }
     }

@@ -21,11 +21,11 @@ pub struct Slots {
     pub last: u64,
     /// Number of them without an inode.
     pub empty: u64,
-    /// Freed inodes whose slots are zeroed, but not yet behind a fence.
+    /// Freed inodes whose slots are zeroed, but not yet fenced.
     pub ended: [u64; ENDED],
     /// Number of them.
     pub ended_len: u64,
-    /// Number of chunks that have no inode once these are behind the fence.
+    /// Number of chunks that have no inode once these are fenced.
     pub ended_empty: u64,
 }
 

@@ -149,5 +149,5 @@ impl Watch {
 /// The daemon's own page faults are those of the image, on a device that may be slow, and all other processes
 /// depend on the daemon.
 fn is_daemon(core: &Core, holder: Holder) -> bool {
-    holder.process() == ProcessTag::of(core.root().daemon.load(SeqCst))
+    holder.process() == ProcessTag::from_word(core.root().daemon.load(SeqCst))
 }

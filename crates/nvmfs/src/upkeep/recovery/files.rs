@@ -3,7 +3,7 @@
 use crate::file::shift;
 use crate::format::extent_list;
 use crate::format::layout::TARGET_BYTES;
-use crate::format::record::{Blocks, Record, State};
+use crate::format::record::{Attributes, Blocks, Record};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
 use crate::planted::{Bug, planted};
 use crate::state::cell::Map;
@@ -20,28 +20,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Size, times and extended attributes, merged from records in any order: the state with the largest
+/// Size, times and extended attributes, merged from records in any order: the attributes with the largest
 /// change count, then raised by the writes since.
 #[derive(Default)]
-pub struct Attributes {
-    state: Option<State>,
+pub struct MergedAttributes {
+    recorded: Option<Attributes>,
     /// For each change count: largest end and time of the writes that carry it.
     written: BTreeMap<u64, (u64, Time)>,
-    /// The last attributes record: its change count and the block of the attributes.
+    /// The last xattr record: its change count and the block of the attributes.
     xattrs: Option<(u64, Option<BlockNo>)>,
 }
 
-impl Attributes {
-    /// Merges a state record.
-    pub fn state(&mut self, state: State) {
-        if self.state.is_none_or(|s| s.change_count < state.change_count) {
-            self.state = Some(state);
+impl MergedAttributes {
+    /// Merges an attribute record.
+    pub fn recorded(&mut self, attributes: Attributes) {
+        if self.recorded.is_none_or(|s| s.change_count < attributes.change_count) {
+            self.recorded = Some(attributes);
         }
     }
 
-    /// Change count of the last state.
+    /// Change count of the last attribute record.
     pub fn change_count(&self) -> u64 {
-        self.state.map_or(0, |state| state.change_count)
+        self.recorded.map_or(0, |attributes| attributes.change_count)
     }
 
     /// Merges a change of content that carries this change count.
@@ -59,10 +59,10 @@ impl Attributes {
 
     /// Applies the merged result to the inode.
     pub fn apply(&self, core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>) -> Result<()> {
-        let from = self.state.map_or(0, |s| s.change_count);
+        let from = self.recorded.map_or(0, |s| s.change_count);
         let [mut mtime, mut ctime, atime, _] = inode.volatile.times();
         let mut size = 0;
-        if let (Some(s), Some((kind, _))) = (self.state, inode.volatile.kind_perm()) {
+        if let (Some(s), Some((kind, _))) = (self.recorded, inode.volatile.kind_perm()) {
             inode.volatile.set_mode(kind, s.perm, inode.volatile.rdev());
             inode.volatile.set_owner(s.uid, s.gid);
             (size, mtime, ctime) = (s.size, s.mtime, s.ctime);
@@ -81,7 +81,7 @@ impl Attributes {
         inode.volatile.set_times(mtime, ctime);
         let last = self.written.last_key_value().map_or(0, |(g, _)| *g);
         inode.volatile.set_change_count(from.max(last));
-        inode.volatile.state_change_count.store(from, SeqCst);
+        inode.volatile.attributes_change_count.store(from, SeqCst);
         match self.xattrs {
             Some((change_count, blob)) => xattr::recover(core, own, inode, change_count, blob),
             None => Ok(()),
@@ -113,7 +113,7 @@ fn recover_file(core: &Arc<Core>, ino: Ino, links: u32, later: &DeferredZeros) -
         return believable(inode);
     }
     let guard = enter(core)?;
-    let mut attributes = Attributes::default();
+    let mut attributes = MergedAttributes::default();
     let mut punches = Vec::new();
     read_chain::read(core, guard.own, inode, later, &mut |record| match *record {
         Record::Write { page, pages, end_in_last_page, mtime, change_count, .. } => {
@@ -127,8 +127,8 @@ fn recover_file(core: &Arc<Core>, ino: Ino, links: u32, later: &DeferredZeros) -
             punches.push((page, PageNo(page.0 + pages), version));
             Ok(())
         }
-        Record::State(state) => {
-            attributes.state(state);
+        Record::Attributes(record) => {
+            attributes.recorded(record);
             Ok(())
         }
         Record::Xattrs { blob, change_count, .. } => {
@@ -186,7 +186,7 @@ fn map_write(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
             };
             let run = inode.volatile.index().grow(&core.arena, at).map_err(no_memory)?;
             let cell = &run.cells[0];
-            let known = cell.lv().version();
+            let known = cell.lock_version().version();
             if version == known && cell.map() != map {
                 return Err(Error::Corrupt(format!(
                     "inode {}: two records of version {} claim page {}",
@@ -222,7 +222,7 @@ fn map_remap(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
             let found =
                 inode.volatile.index().grow(&core.arena, PageNo(run.page.0 + i)).map_err(no_memory)?;
             let cell = &found.cells[0];
-            if cell.lv().version() < version {
+            if cell.lock_version().version() < version {
                 cell.set(map, version);
             }
         }
@@ -254,7 +254,7 @@ fn punch(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo, version: 
         inode.volatile.tombstone_version.store(version.0, SeqCst);
     }
     for cell in inode.volatile.index().runs(&core.arena, first, end).flat_map(|run| run.cells) {
-        if cell.lv().version() < version {
+        if cell.lock_version().version() < version {
             cell.set(Map::HOLE, version);
         }
     }

@@ -13,7 +13,7 @@ use crate::state::inode::InodeRef;
 use crate::state::lane::LaneLocal;
 use crate::state::lease::enter;
 use crate::upkeep::recovery::deferred_zeros::DeferredZeros;
-use crate::upkeep::recovery::files::Attributes;
+use crate::upkeep::recovery::files::MergedAttributes;
 use crate::upkeep::recovery::parallel::in_parallel;
 use crate::upkeep::recovery::{Progress, Slots, read_chain};
 use heddle_vfs::{Error, FileKind, Ino, Result, Time};
@@ -27,7 +27,7 @@ type Entries = HashMap<Vec<u8>, (Version, Option<(InodeId, FileKind)>)>;
 #[derive(Default)]
 struct Dir {
     entries: Entries,
-    attributes: Attributes,
+    attributes: MergedAttributes,
     /// Largest version of any of its names, present or removed: no bucket starts below it.
     version: Version,
     /// Largest generation in the records of its names that lie in another directory's log.
@@ -107,7 +107,7 @@ fn read_dir(
         match record {
             Record::Name { dir: of, .. } if *of == id => enter_name(slots, &mut dir, record),
             Record::Name { .. } => foreign.push(record.clone()),
-            Record::State(state) => dir.attributes.state(*state),
+            Record::Attributes(record) => dir.attributes.recorded(*record),
             Record::Xattrs { blob, change_count, .. } => dir.attributes.xattrs(*change_count, *blob),
             Record::Write { .. } | Record::Punch { .. } | Record::Remap { .. } => {
                 return Err(Error::Corrupt(format!(
@@ -150,7 +150,7 @@ fn subdirectories(slots: &Slots, dir: &Dir) -> Vec<InodeId> {
 }
 
 /// Applies foreign records to the directories that are known. Returns the records that were new to them. A
-/// foreign record counts only if the directory's own log holds no later state of its attributes. Otherwise
+/// foreign record counts only if the directory's own log holds no later record of its attributes. Otherwise
 /// its copy was made, and it may be older than records that were dropped since.
 fn pay(slots: &Slots, dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Vec<Record> {
     let mut owed = Vec::new();

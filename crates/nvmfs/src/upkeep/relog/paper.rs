@@ -7,9 +7,9 @@
 
 use super::{Alive, read_page, restated};
 use crate::alloc::Purpose;
-use crate::file::heddle::look;
-use crate::file::paper::{RangeGuard, lock_range};
 use crate::file::resize::{Eof, restate};
+use crate::file::write_heddle::look;
+use crate::file::write_paper::{RangeGuard, lock_range};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::log::chain::{self, Chain};
@@ -39,16 +39,18 @@ fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
         oldest(core, guard, inode)?
     };
     let Some((page, alive)) = found.filter(|(_, alive)| alive.movable) else { return Ok(()) };
-    if alive.state {
+    if alive.attributes {
         restate(core, guard, inode, eof)?;
-        met(Met::StateMoved);
+        met(Met::AttributesMoved);
     }
     for write in &alive.writes {
         move_write(core, guard, inode, write)?;
     }
     let _log = lock_log(core, guard, inode)?;
     match oldest(core, guard, inode)? {
-        Some((now, alive)) if now == page && !alive.state && alive.writes.is_empty() && alive.movable => {
+        Some((now, alive))
+            if now == page && !alive.attributes && alive.writes.is_empty() && alive.movable =>
+        {
             let chain = chain::only(core, guard.own, inode)?;
             chain::unlink_page_unfenced(core, inode, chain, None, page)?;
             met(Met::FileMoved);

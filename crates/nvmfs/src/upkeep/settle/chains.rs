@@ -47,7 +47,7 @@ fn repair_one(
     let mut spare_is_linked = false;
     while let Some(page) = next {
         // PERSIST: the link to the next page, as the dead thread stored it. No check sees it: only one
-        // process has a simulated region, and no test cuts power behind a death.
+        // process has a simulated region, and no test cuts power after a death.
         core.region.flush_unfenced(page.pos(), LINE_BYTES as u64);
         spare_is_linked |= spare.is_some_and(|spare| spare.block == page);
         seen += 1;
@@ -61,7 +61,7 @@ fn repair_one(
         tail = close(core, inode, chain, last)?;
     }
     // PERSIST: C2 of `chain`: unlinked pages are unreachable before other lanes are told so. No check sees
-    // it: only one process has a simulated region, and no test cuts power behind a death.
+    // it: only one process has a simulated region, and no test cuts power after a death.
     core.region.fence();
     chain.restart(head, tail);
     garbage.extend(spare.filter(|_| !spare_is_linked));
@@ -74,12 +74,12 @@ fn head_on_media(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Result<Opti
     let chains = core.arena.get(inode.volatile.chains.load(Acquire));
     if number >= HEADS_INLINE {
         // PERSIST: the link to the block of heads. No check sees it: only one process has a simulated region,
-        // and no test cuts power behind a death.
+        // and no test cuts power after a death.
         core.region.flush_unfenced(chain::pointer_word_pos(core, inode, HEAD_BLOCK_WORD), 8);
     }
     let at = chain::head_pos(core, inode, chains, number);
     // PERSIST: the head. No check sees it: only one process has a simulated region, and no test cuts power
-    // behind a death.
+    // after a death.
     core.region.flush_unfenced(at, 8);
     match pointer::decode(core.seed, inode.id(), PointerLocation::Head(number), core.region.load_u64(at)) {
         Target::None => Ok(None),
@@ -95,12 +95,12 @@ fn close(core: &Core, inode: InodeRef<'_>, chain: &Chain, page: BlockNo) -> Resu
     let header = scan.header(inode.id(), chain.number(), page)?;
     let found = scan.page(inode.id(), &header, page, SLOTS + 1)?;
     // PERSIST: the records of the last page. No check sees it: only one process has a simulated region, and
-    // no test cuts power behind a death.
+    // no test cuts power after a death.
     core.region.flush_unfenced(page.pos(), BLOCK_BYTES as u64);
     let slot = found.next_slot(inode.id());
     for slot in found.dropped {
         // PERSIST: with the fence of `repair_one`. No check sees it: only one process has a simulated region,
-        // and no test cuts power behind a death.
+        // and no test cuts power after a death.
         core.region.nt_zero(slot_pos(page, slot), LINE_BYTES as u64);
     }
     Ok(Tail { page, slot, seed: header.record_seed(core.seed) })

@@ -7,7 +7,7 @@
 //!             I2  nothing that the dead thread has written is trusted: numbers are checked before they are used, and a lock is
 //!                 released only if its own word names the lane.
 //!             I3  the settler waits for no lock, and every step may be repeated.
-//! Crash order C1  durable (chains flushed, fence) before visible; visible before unlocked; blocks are freed last, behind the fence.
+//! Crash order C1  durable (chains flushed, fence) before visible; visible before unlocked; blocks are freed last, after the fence.
 
 mod chains;
 mod keep;
@@ -117,7 +117,7 @@ pub fn settle(core: &Core, lease: Lease) -> Option<Lease> {
         // SAFETY: I1: the lease is the caller's, and no guard of it exists.
         unsafe { core.lane(lane).reset() };
     }
-    let home = ProcessTag::of(core.lane(lane).home.load(SeqCst));
+    let home = ProcessTag::from_word(core.lane(lane).home.load(SeqCst));
     if !opens::has_any(core, lane) {
         return Some(lease);
     }
@@ -149,7 +149,7 @@ fn settle_lane(core: &Core, number: u16) {
     step(Step::Settling);
     // PERSIST: C1: whole transactions are durable from here on, and torn ones are gone. The dead thread may
     // not have reached its fence, and others act on what they see. No check sees it: only one process has a
-    // simulated region, and no test cuts power behind a death.
+    // simulated region, and no test cuts power after a death.
     core.region.fence();
     // Pages that were prepared and never linked. They are freed now: in a full image, paying what is still
     // owed to a log may need one.
@@ -175,7 +175,7 @@ fn settle_lane(core: &Core, number: u16) {
     if let Pinning::Done(ino, phase) = lane.intent.pin()
         && let Some(inode) = core.slot(Ino(ino))
     {
-        // Noted before: if this settler dies behind the unpin, the next one leaves the pins alone. A second
+        // Noted before: if this settler dies after the unpin, the next one leaves the pins alone. A second
         // unpin would remove a living reader's pin.
         lane.intent.pinning(ino);
         inode.volatile.pins.unpin(phase);
@@ -203,10 +203,10 @@ fn settle_lane(core: &Core, number: u16) {
 /// Flushes the slot of an inode that the lane was making. It becomes durable with its name, at one fence,
 /// which the dead thread may not have reached. Its own list of lines to flush died with it.
 fn flush_born(core: &Core, lane: &Lane) {
-    let ino = Ino(lane.intent.born.load(SeqCst));
+    let ino = Ino(lane.intent.creating.load(SeqCst));
     if living(core, ino.0).is_some() {
         // PERSIST: with the fence of the settler. No check sees it: only one process has a simulated region,
-        // and no test cuts power behind a death.
+        // and no test cuts power after a death.
         core.region.flush_unfenced(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
     }
 }
@@ -275,8 +275,8 @@ fn unlock_cells(core: &Core, lane: &Lane, number: u16) {
     let (ino, first, end) = lane.intent.cells();
     let Some(inode) = core.slot(Ino(ino)) else { return };
     for cell in inode.volatile.index().runs(&core.arena, first, end).flat_map(|run| run.cells) {
-        let lv = cell.lv();
-        if lv.locked() && lv.lane() == number && cell.unlock(lv.version()) {
+        let lock_version = cell.lock_version();
+        if lock_version.locked() && lock_version.lane() == number && cell.unlock(lock_version.version()) {
             wake(core, cell);
         }
     }
@@ -331,7 +331,7 @@ fn give_blocks(core: &Core, own: &mut LaneLocal, lane: &Lane, garbage: Vec<Exten
         extents.push(Extent { block, count: 1 });
     }
     // PERSIST: D15: the publications that replaced these blocks come before the blocks' next use. No check
-    // sees it: only one process has a simulated region, and no test cuts power behind a death.
+    // sees it: only one process has a simulated region, and no test cuts power after a death.
     core.region.fence();
     extents.retain(|extent| extent.count > 0 && core.layout.holds(extent.block, extent.count));
     extents.sort_by_key(|extent| extent.block);

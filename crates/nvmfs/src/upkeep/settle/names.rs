@@ -13,7 +13,7 @@ use crate::names::ops::prepare;
 use crate::names::table::{self, Logged};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
-use crate::state::lane::Ending;
+use crate::state::lane::Freeing;
 use crate::state::lease::LaneGuard;
 use crate::state::opens;
 use crate::steps::{Step, step};
@@ -52,14 +52,14 @@ pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
     };
     let lost = |id: InodeId| {
         if !named(id) {
-            intent.loses(id)
+            intent.note_unlinking(id)
         }
     };
     for dir in dirs.into_iter().filter(|dir| dir.volatile.is_directory()) {
         let changes = changes_of(dir, changed);
         // The directory is not in the transaction, and the lane holds all its buckets: so the transaction
         // removed this directory's name.
-        let dies = intent.losing().is_some_and(|(id, _)| id == dir.id())
+        let dies = intent.unlinking().is_some_and(|(id, _)| id == dir.id())
             || !changed.is_empty() && changes.is_empty();
         if dies && table::kill_dead(core, guard.id, dir) {
             continue;
@@ -175,18 +175,17 @@ fn read_page(
 
 /// Clears the note of an inode being made, if the transaction gave it its name.
 pub fn forget_born_with_name(guard: &LaneGuard<'_>, changed: &[Changed]) {
-    let born = guard.lane.intent.born.load(SeqCst);
-    let has_name =
-        |c: &Changed| matches!(c.record, Record::Name { removed: false, child, .. } if child.ino.0 == born);
+    let creating = guard.lane.intent.creating.load(SeqCst);
+    let has_name = |c: &Changed| matches!(c.record, Record::Name { removed: false, child, .. } if child.ino.0 == creating);
     if changed.iter().any(has_name) {
-        guard.lane.intent.bears(0);
+        guard.lane.intent.note_creating(0);
     }
 }
 
 /// Frees the inodes that the lane was making, or has left without name and handle.
 pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
-    let born = guard.lane.intent.born.load(SeqCst);
-    match living(core, born) {
+    let creating = guard.lane.intent.creating.load(SeqCst);
+    match living(core, creating) {
         Some(inode) => {
             // It never got its name. Any handle of it was the dead thread's.
             opens::forget_inode(core, guard.id, inode);
@@ -195,20 +194,20 @@ pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
         }
         // Its slot may have been written already.
         None => core
-            .slot(Ino(born))
-            .filter(|_| born != 0)
+            .slot(Ino(creating))
+            .filter(|_| creating != 0)
             .into_iter()
             .for_each(|slot| life::zero_slot(core, slot)),
     }
-    guard.lane.intent.born.store(0, SeqCst);
-    if let Some((id, last)) = guard.lane.intent.losing()
+    guard.lane.intent.creating.store(0, SeqCst);
+    if let Some((id, last)) = guard.lane.intent.unlinking()
         && let Some(inode) = living(core, id.ino.0).filter(|inode| inode.id() == id)
     {
         lose(core, guard, inode, last);
     }
-    guard.lane.intent.lowers(None);
+    guard.lane.intent.note_lowering(None);
     // Only one thread of the process may have died: then the other threads keep the handles.
-    let is_gone = core.lane_table().is_gone(&core.arena, ProcessTag::of(guard.lane.home.load(SeqCst)));
+    let is_gone = core.lane_table().is_gone(&core.arena, ProcessTag::from_word(guard.lane.home.load(SeqCst)));
     if is_gone && !planted(Bug::KeepsTheDead) {
         for id in opens::forget(core, guard.id) {
             if let Some(inode) = living(core, id.ino.0).filter(|inode| inode.id() == id)
@@ -237,18 +236,18 @@ fn lose(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, last: bool)
 
 /// Completes or undoes the freeing of an inode that the lane had begun.
 pub fn end_half_ended(core: &Core, guard: &mut LaneGuard<'_>) {
-    let Some((ino, how)) = guard.lane.intent.ending() else { return };
+    let Some((ino, how)) = guard.lane.intent.freeing() else { return };
     let mine = opens::claims_as(core, guard.id);
     if let Some(inode) = core.slot(Ino(ino)).filter(|inode| inode.volatile.claimer() == guard.id) {
         match how {
             // Its blocks and its number are free at the next mount.
-            Ending::Begun => life::dies(core, guard.id, inode),
+            Freeing::Begun => life::dies(core, guard.id, inode),
             _ => inode.volatile.unclaim(mine),
         }
     }
     step(Step::Settling);
-    guard.lane.intent.ends(0, Ending::None);
-    if how != Ending::Begun
+    guard.lane.intent.note_freeing(0, Freeing::None);
+    if how != Freeing::Begun
         && let Some(inode) = living(core, ino).filter(|inode| inode.volatile.nlink.load(SeqCst) == 0)
     {
         life::end_once(core, guard, inode);

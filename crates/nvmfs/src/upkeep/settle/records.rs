@@ -79,7 +79,7 @@ pub fn apply(
                 }
                 publish(core, lane, inode, (page, pages), version, |_| Map::HOLE, &mut replaced);
             }
-            Record::State(state) if moves_eof && !inode.volatile.is_directory() => {
+            Record::Attributes(state) if moves_eof && !inode.volatile.is_directory() => {
                 // The dead call's own choice of time is lost, so the record's time is used.
                 let said = SetTime::At(state.mtime);
                 resize::apply(inode, std::slice::from_ref(record), Some(said));
@@ -92,7 +92,7 @@ pub fn apply(
                     }
                 }
             }
-            Record::State(_) | Record::Name { .. } | Record::Xattrs { .. } => {}
+            Record::Attributes(_) | Record::Name { .. } | Record::Xattrs { .. } => {}
             Record::Remap { page, blob, version, .. } => {
                 inode.volatile.raise_floor(version);
                 if moves_eof {
@@ -154,8 +154,8 @@ fn publish(
     let mut change = 0i64;
     for run in inode.volatile.index().runs(&core.arena, first, end) {
         for (cell, n) in run.cells.iter().zip(run.page.0 - first.0..) {
-            let lv = cell.lv();
-            if !lv.locked() || lv.lane() != lane {
+            let lock_version = cell.lock_version();
+            if !lock_version.locked() || lock_version.lane() != lane {
                 continue;
             }
             let (old, new) = (cell.map(), map(n));

@@ -29,7 +29,7 @@ macro_rules! posix_rules {
             supplementary_groups_count_and_directories_hand_their_group_down,
             the_umask_clears_bits_of_what_is_made_alone,
             chown_to_nobody_changes_ctime,
-            holes_are_found_behind_every_kind_of_range_call,
+            holes_are_found_after_every_kind_of_range_call,
             a_write_across_the_largest_size_is_short_the_next_refused,
             writes_after_a_stat_have_a_later_mtime,
             times_are_kept_to_the_nanosecond_before_1970_too,

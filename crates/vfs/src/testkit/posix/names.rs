@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 const PAGE: u64 = 4096;
 
 /// lseek(2) and fallocate(2).
-pub fn holes_are_found_behind_every_kind_of_range_call(mounts: &dyn Mounts) {
+pub fn holes_are_found_after_every_kind_of_range_call(mounts: &dyn Mounts) {
     use crate::RangeOp::{Allocate, Collapse, Insert, Punch, Zero};
     mounts.on(&|fs| {
         let file = fs.new_file(Ino::ROOT, "f");

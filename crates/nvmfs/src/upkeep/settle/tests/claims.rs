@@ -2,7 +2,7 @@
 
 use super::super::sweep;
 use super::{PAGE, bench, dies};
-use crate::state::lane::Ending;
+use crate::state::lane::Freeing;
 use crate::state::{lease, opens};
 use heddle_vfs::{Cred, FileSystem, Ino, Name};
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ fn an_open_file_lives_though_a_dead_process_claimed_its_end() {
     let bench = bench();
     let fs = bench.volume.fs();
     fs.unlink(&Cred::root(), Ino::ROOT, Name::new(b"f").unwrap()).unwrap();
-    for how in [Ending::Asked, Ending::Claimed] {
+    for how in [Freeing::Asked, Freeing::Claimed] {
         assert!(dies(1, || {
             let guard = lease::enter(&fs.core).unwrap();
             let inode = fs.core.slot(bench.file.ino).unwrap();
-            guard.lane.intent.ends(inode.ino.0, how);
+            guard.lane.intent.note_freeing(inode.ino.0, how);
             assert!(inode.volatile.claim(opens::claims_as(&fs.core, guard.id)));
             crate::steps::step(crate::steps::Step::Held);
         }));
@@ -41,7 +41,7 @@ fn crash_an_open_file_was_stale_during_anothers_close() {
     std::thread::scope(|scope| {
         let guard = lease::enter(&fs.core).unwrap();
         let by = opens::claims_as(&fs.core, guard.id);
-        guard.lane.intent.ends(inode.ino.0, Ending::Asked);
+        guard.lane.intent.note_freeing(inode.ino.0, Freeing::Asked);
         assert!(inode.volatile.claim(by));
         let (begins, begun) = std::sync::mpsc::channel();
         let (fs, file) = (&fs, &bench.file);
@@ -53,7 +53,7 @@ fn crash_an_open_file_was_stale_during_anothers_close() {
         // So long it looks at an inode that is claimed; it cannot say when it has begun to.
         std::thread::sleep(Duration::from_millis(20));
         inode.volatile.unclaim(by);
-        guard.lane.intent.ends(0, Ending::None);
+        guard.lane.intent.note_freeing(0, Freeing::None);
         assert!(looker.join().unwrap(), "a file that is open is stale");
     });
     fs.release(bench.file);
@@ -68,7 +68,7 @@ fn a_claim_of_another_lane_is_not_taken_back_by_a_settler() {
     // The dead one had asked; the claim is the living one's.
     assert!(dies(1, || {
         let guard = lease::enter(&fs.core).unwrap();
-        guard.lane.intent.ends(inode.ino.0, Ending::Asked);
+        guard.lane.intent.note_freeing(inode.ino.0, Freeing::Asked);
         crate::steps::step(crate::steps::Step::Held);
     }));
     let living = lease::enter(&fs.core).unwrap();

@@ -7,7 +7,7 @@ use super::frozen::{Group, groups};
 use super::{Bench, PAGE, bench, ended};
 use crate::file::read::read_pinned;
 use crate::fs::NvmFs;
-use crate::state::lane::Ending;
+use crate::state::lane::Freeing;
 use crate::state::{lease, opens};
 use crate::steps::{Step, hook};
 use crate::upkeep::settle::{Rounds, sweep};
@@ -70,7 +70,7 @@ fn closes(fs: &NvmFs, file: &Handle) {
     fs.unlink(&Cred::root(), Ino::ROOT, Name::new(b"f").unwrap()).unwrap();
     let guard = lease::enter(&fs.core).unwrap();
     let inode = fs.core.slot(file.ino).unwrap();
-    guard.lane.intent.ends(inode.ino.0, Ending::Asked);
+    guard.lane.intent.note_freeing(inode.ino.0, Freeing::Asked);
     assert!(inode.volatile.claim(opens::claims_as(&fs.core, guard.id)));
     crate::steps::step(Step::LetGo);
 }

@@ -10,9 +10,10 @@
 use crate::descriptor::Descriptor;
 use crate::real::{errno, set_errno};
 use crate::table::{
-    CHANGES, Used, changing, drop_number, end_of, entry, entry_or_new, is_changing, is_ours, sweep,
+    CHANGES, Used, changing, drop_number, entry, entry_or_new, finish_use, free_closed_files, is_changing,
+    is_ours,
 };
-use crate::thread::{Busy, ByNumber, here, nobody_uses_numbers_of, pause};
+use crate::thread::{Busy, ByNumber, nobody_uses_numbers_of, pause, this_thread};
 use heddle_bypass::Number;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null_mut;
@@ -35,7 +36,7 @@ impl Number for &Used {
 
 /// Makes a call that returns a duplicate of `fd`, under a free number.
 pub fn duplicating(fd: i32, call: impl Fn() -> i32) -> i32 {
-    if !is_ours(fd) || here().is_vfork_child() {
+    if !is_ours(fd) || this_thread().is_vfork_child() {
         return with_kernel_number(call);
     }
     let Some(_busy) = Busy::enter() else { return call() };
@@ -54,7 +55,7 @@ pub fn duplicating(fd: i32, call: impl Fn() -> i32) -> i32 {
 /// meanwhile. If `to` is the last number of its old file, that file's offset moves to the kernel, where other
 /// processes that share the open file find it.
 pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
-    if fd == to || here().is_vfork_child() || !(is_ours(fd) || is_ours(to)) {
+    if fd == to || this_thread().is_vfork_child() || !(is_ours(fd) || is_ours(to)) {
         return call();
     }
     let Some(place) = entry_or_new(to) else { return call() };
@@ -67,7 +68,7 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
     let held = CHANGES.hold();
     let old = place.swap(changing(), SeqCst);
     // SAFETY: null, or an entry's file, which is not freed while the table's lock is held.
-    if let Some(last) = unsafe { old.as_ref() }.filter(|old| old.numbers.load(SeqCst) == 1) {
+    if let Some(last) = unsafe { old.as_ref() }.filter(|old| old.number_count.load(SeqCst) == 1) {
         // Done before the call, since a fork may come first. If the call fails, the offset stays the kernel's.
         // SAFETY: open, if the program's own calls are in order.
         last.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) });
@@ -84,7 +85,7 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
             set_descriptor(place, to, descriptor);
             let _held = CHANGES.hold();
             drop_number(old);
-            sweep();
+            free_closed_files();
         }
         set_errno(errno);
         done
@@ -96,7 +97,7 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
 /// Calls `call` with the file of a number, or with null if it is none of ours. The number means that file
 /// until `call` returns (N2).
 fn with_descriptor(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
-    let (Some(entry), Some(record)) = (entry(fd), here().record()) else { return call(null_mut()) };
+    let (Some(entry), Some(record)) = (entry(fd), this_thread().record()) else { return call(null_mut()) };
     loop {
         let descriptor = entry.load(SeqCst);
         if descriptor.is_null() {
@@ -111,7 +112,7 @@ fn with_descriptor(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
         let done = std::ptr::eq(entry.load(SeqCst), descriptor).then(|| call(descriptor));
         drop(by_number);
         record.uses.store(null_mut(), SeqCst);
-        end_of(descriptor);
+        finish_use(descriptor);
         if let Some(done) = done {
             return done;
         }
@@ -123,16 +124,16 @@ fn set_descriptor(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descr
     let _held = CHANGES.hold();
     // If its last number was closed or given up meanwhile, the file is the kernel's. SAFETY: null, or in use
     // by this thread (T1 of `thread`).
-    let lives = unsafe { descriptor.as_ref() }.filter(|known| known.numbers.load(SeqCst) != 0);
+    let lives = unsafe { descriptor.as_ref() }.filter(|known| known.number_count.load(SeqCst) != 0);
     if let Some(known) = lives {
-        known.numbers.fetch_add(1, SeqCst);
+        known.number_count.fetch_add(1, SeqCst);
         if to <= 2 {
             // SAFETY: the number was just returned by the kernel.
             known.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) });
         }
     }
     drop_number(place.swap(if lives.is_some() { descriptor } else { null_mut() }, SeqCst));
-    sweep();
+    free_closed_files();
 }
 
 /// Makes a call that returns a number for a file that is not ours.
@@ -140,7 +141,7 @@ fn with_kernel_number(call: impl Fn() -> i32) -> i32 {
     let to = call();
     if to >= 0 {
         let errno = errno();
-        crate::table::forget(to);
+        crate::table::remove_number(to);
         set_errno(errno);
     }
     to

@@ -1,8 +1,8 @@
 //! Changes of descriptor numbers: closed, duplicated, reused.
 
-use crate::numbers::{duplicating, replacing};
+use crate::descriptor_numbers::{duplicating, replacing};
 use crate::real;
-use crate::table::{Used, forget, forget_range, holding, is_ours, let_go};
+use crate::table::{Used, holding, is_ours, let_go, remove_number, remove_numbers};
 use heddle_bypass::Number;
 use libc::{c_char, c_int, c_void};
 
@@ -13,7 +13,7 @@ use libc::{c_char, c_int, c_void};
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     // First: as soon as the number is closed, another thread may get it.
-    forget(fd);
+    remove_number(fd);
     // SAFETY: the caller's promise.
     unsafe { real::close(fd) }
 }
@@ -40,7 +40,7 @@ pub fn before_close_range(first: u32, last: u32, flags: c_int) {
         numbers_part();
     }
     if flags & CLOEXEC == 0 {
-        forget_range(first, last);
+        remove_numbers(first, last);
     }
 }
 
@@ -56,7 +56,7 @@ pub fn numbers_part() {
 /// As closefrom(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    forget_range(first.max(0) as u32, u32::MAX);
+    remove_numbers(first.max(0) as u32, u32::MAX);
     // SAFETY: the caller's promise.
     unsafe { real::closefrom(first) }
 }
@@ -191,7 +191,7 @@ pub unsafe extern "C-unwind" fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: u32)
     // SAFETY: the caller's promise.
     let new = unsafe { real::pidfd_getfd(pidfd, fd, flags) };
     if new >= 0 {
-        forget(new);
+        remove_number(new);
     }
     new
 }
@@ -207,7 +207,7 @@ macro_rules! standard {
         pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
             // SAFETY: the caller's promise.
             let done = unsafe { real::$name($($arg),*) };
-            (0..3).for_each(forget);
+            (0..3).for_each(remove_number);
             done
         }
     )*};
@@ -232,9 +232,9 @@ pub unsafe extern "C-unwind" fn forkpty(
     // SAFETY: the caller's promise.
     let child = unsafe { real::forkpty(master, name, term, size) };
     match child {
-        0 => (0..3).for_each(forget),
+        0 => (0..3).for_each(remove_number),
         // SAFETY: the C library has just written it.
-        1.. => forget(unsafe { *master }),
+        1.. => remove_number(unsafe { *master }),
         _ => {}
     }
     child
@@ -257,8 +257,8 @@ pub unsafe extern "C-unwind" fn openpty(
     if done == 0 {
         // SAFETY: the C library has just written both.
         unsafe {
-            forget(*master);
-            forget(*slave);
+            remove_number(*master);
+            remove_number(*slave);
         }
     }
     done
@@ -277,7 +277,7 @@ macro_rules! fresh {
             // SAFETY: the caller's promise.
             let fd = unsafe { real::$name($($arg),*) };
             if fd >= 0 {
-                forget(fd);
+                remove_number(fd);
             }
             fd
         }
@@ -311,8 +311,8 @@ macro_rules! fresh_pair {
             if done == 0 {
                 // SAFETY: the kernel has just written both.
                 unsafe {
-                    forget(*$into);
-                    forget(*$into.add(1));
+                    remove_number(*$into);
+                    remove_number(*$into.add(1));
                 }
             }
             done

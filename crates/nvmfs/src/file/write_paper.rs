@@ -11,9 +11,9 @@
 //! reads the size before any lock, so two appends could take one offset (research on pNOVA's published code).
 
 use crate::alloc::{Purpose, free_later, return_unused, settle_limbo};
-use crate::file::heddle::At;
 use crate::file::new_blocks::{self, List, Span, WriteRecords};
 use crate::file::read;
+use crate::file::write_heddle::At;
 use crate::ids::{BlockNo, Extent, PageNo, Version, add_extent, block_at};
 use crate::lane_counters::SAMPLED_EVERY;
 use crate::log::chain::{self, Chain};
@@ -251,7 +251,7 @@ fn grow_cells(core: &Core, inode: InodeRef<'_>, span: Span) -> Result<Version> {
     while page < span.page_end() {
         let run = inode.volatile.index().grow(&core.arena, page).map_err(no_memory)?;
         let n = run.cells.len().min((span.page_end().0 - page.0) as usize);
-        version = run.cells[..n].iter().map(|c| c.lv().version()).fold(version, Version::max);
+        version = run.cells[..n].iter().map(|c| c.lock_version().version()).fold(version, Version::max);
         page = PageNo(page.0 + n as u64);
     }
     Ok(version.next())

@@ -100,7 +100,7 @@ fn write_page(
     }
     let block = guard.own.magazine.pop()?;
     guard.lane.intent.taken.push(Extent { block, count: 1 });
-    if core.region.take_in(block.pos(), data, data.len()).is_err() {
+    if core.region.nt_write_user(block.pos(), data, data.len()).is_err() {
         // The general write meets the fault again, and reports it.
         give_back(core, guard, &[Extent { block, count: 1 }], None);
         return None;
@@ -117,7 +117,7 @@ fn write_page(
         version,
         change_count: inode.volatile.change_count(),
     };
-    let guess = saying(cell.lv().version().max(inode.volatile.floor()).next());
+    let guess = saying(cell.lock_version().version().max(inode.volatile.floor()).next());
     let mut line = write_line(next.seed, next.slot, guard.id, &guess, block, mtime);
     // PERSIST: data before the record that names it; also D15 for what the last operation freed.
     wait_unless(Bug::DataFenceMissing, &core.region);
@@ -174,7 +174,7 @@ struct Prepared {
 /// A page's content and version.
 pub fn look(core: &Core, inode: InodeRef<'_>, page: PageNo) -> (Map, Version) {
     inode.volatile.index().find(&core.arena, page).map_or((Map::HOLE, Version(0)), |run| {
-        let version = run.cells[0].lv().version();
+        let version = run.cells[0].lock_version().version();
         (run.cells[0].map(), version)
     })
 }
