@@ -7,6 +7,10 @@ traps! {
     the_child_of_a_vfork_changes_no_handler_of_its_parents = "signals/vfork", ["write"];
     /// It was taken for the child of the vfork.
     a_fork_right_after_a_vfork_makes_a_child_that_is_served = "signals/vfork_and_fork", ["write"];
+    /// The mount's process waited for the interrupted call, then ended the mount.
+    an_undelayed_handlers_call_on_the_same_file_fails_with_edeadlk = "signals/undelayed", ["write"];
+    /// As above: not even its calls are seen.
+    the_mount_refuses_a_handlers_call_that_its_own_thread_holds_up = "signals/bare", ["write"];
     a_forked_child_handles_no_signal_of_its_parent = "signals/forks", ["write"];
     /// The seventeenth ran its handler in the middle of an append.
     of_many_signals_at_once_none_is_handled_inside_a_call = "signals/many", ["write"];

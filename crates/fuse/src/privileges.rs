@@ -8,7 +8,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use fuser::Request;
+use fuser::{Request, WriteFlags};
 use heddle_vfs::admin::may_keep_set_ids;
 use heddle_vfs::xattr::Namespace;
 use heddle_vfs::{Cred, Error, FileKind, Ino, Result, SetAttr, XattrName};
@@ -26,10 +26,23 @@ const GROUP_EXECUTES: u16 = 0o010;
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 impl Adapter {
-    /// Removes privileges before the content is changed through this descriptor.
+    /// Removes privileges before the content is changed through this descriptor. Fails if the change would deadlock.
     pub(crate) fn content_changes(&self, request: &Request, open: &Open) -> Result<()> {
+        self.not_interrupted(request, open.handle.ino)?;
         self.drop_capability(open)?;
         self.drop_set_ids(request, open.handle.ino)
+    }
+
+    /// As [`Adapter::content_changes`], for a write: the kernel tells whether set-id bits go, and no caller writes its pages.
+    pub(crate) fn write_begins(&self, request: &Request, open: &Open, flags: WriteFlags) -> Result<()> {
+        let is_call = !flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        if is_call {
+            self.not_interrupted(request, open.handle.ino)?;
+        }
+        if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            self.drop_set_ids(request, open.handle.ino)?;
+        }
+        if is_call { self.drop_capability(open) } else { Ok(()) }
     }
 
     /// Clears the bits that a change of the content by this caller clears.

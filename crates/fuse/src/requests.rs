@@ -138,6 +138,7 @@ impl fuser::Filesystem for Adapter {
         }
         let apply = |handle: Option<&Handle>| {
             let ino = Ino(ino.0);
+            self.not_interrupted(request, ino)?;
             if self.only_drops_set_ids(ino, &set)? {
                 return self.fs.setattr(&Cred::root(), ino, None, &set);
             }
@@ -304,7 +305,7 @@ impl fuser::Filesystem for Adapter {
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -320,7 +321,7 @@ impl fuser::Filesystem for Adapter {
             }
             // Calls have a lock owner, pages have none.
             let read = match owner {
-                Some(_) => self.with_handle(fh, |handle| self.fs.read(handle, offset, &mut buffer[..len])),
+                Some(_) => self.read_call(request, fh, offset, &mut buffer[..len]),
                 None => self.read_pages(fh, offset, &mut buffer[..len]),
             };
             match read {
@@ -345,12 +346,7 @@ impl fuser::Filesystem for Adapter {
         let from_page_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let written = self.with_open(fh, |open| {
             let handle = &open.handle;
-            if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-                self.drop_set_ids(request, handle.ino)?;
-            }
-            if !from_page_cache {
-                self.drop_capability(open)?;
-            }
+            self.write_begins(request, open, write_flags)?;
             let written = match flags.0 & libc::O_APPEND != 0 {
                 _ if from_page_cache => self.write_back(handle, offset, data)?,
                 true => self.append_around(handle, data)?,

@@ -54,6 +54,7 @@ impl Adapter {
             _ => return Err(Error::InvalidArgument("flags of setxattr")),
         };
         self.guarded(|| {
+            self.not_interrupted(request, Ino(ino.0))?;
             let name = XattrName::new(name.as_bytes())?;
             let done =
                 self.as_setter(request, name, |cred| self.fs.setxattr(cred, Ino(ino.0), name, value, how));
@@ -66,6 +67,7 @@ impl Adapter {
 
     pub(crate) fn remove_xattr(&self, request: &Request, ino: INodeNo, name: &OsStr) -> Result<()> {
         self.guarded(|| {
+            self.not_interrupted(request, Ino(ino.0))?;
             let name = XattrName::new(name.as_bytes())?;
             self.as_setter(request, name, |cred| self.fs.removexattr(cred, Ino(ino.0), name))
         })

@@ -8,7 +8,6 @@ mod xattrs;
 
 use crate::file::deferred::retry_if_full;
 use crate::file::new_blocks::Span;
-use crate::file::resize::NewAttributes;
 use crate::file::write_heddle::At;
 use crate::file::{page_by_page, range, resize, write_heddle, write_paper};
 use crate::format::layout::TARGET_BYTES;
@@ -23,9 +22,9 @@ use crate::planted::{Breach, breaks};
 use crate::state::core::Core;
 use crate::state::inode::{InodeRef, KernelPages};
 use crate::state::lease::{LaneGuard, counted, enter, enter_for};
-use crate::upkeep::clean;
+use crate::upkeep::{asker, clean};
 use crate::xattr::{self, check};
-use attrs::{checked, without_set_ids};
+use attrs::checked;
 use heddle_arena::sync::spin_hint;
 use heddle_vfs::{
     Attr, Cookie, Cred, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode, OpenFlags,
@@ -103,15 +102,6 @@ impl NvmFs {
     /// As [`NvmFs::count_handle`], but returns a handle.
     fn handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, flags: OpenFlags) -> Result<Handle> {
         Ok(Handle { ino: inode.ino, flags, token: self.count_handle(guard, inode)? })
-    }
-
-    /// Truncates to zero, for `O_TRUNC`.
-    #[cold]
-    fn cut_to_nothing(&self, cred: &Cred, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<()> {
-        let _eof = inode.volatile.eof.lock();
-        let perm = inode.volatile.kind_perm().map(|(_, p)| without_set_ids(p)).filter(|_| !cred.is_root());
-        let new = NewAttributes { size: Some(0), perm, ..NewAttributes::default() };
-        resize::set_attributes(&self.core, guard, inode, &new)
     }
 
     /// The word that tells whether the kernel caches pages of this file; the handle must stay open meanwhile.
@@ -451,7 +441,7 @@ impl FileSystem for NvmFs {
         }
         let token = self.count_handle(&mut guard, inode)?;
         if flags.truncate {
-            let cut = self.cut_to_nothing(cred, &mut guard, inode);
+            let cut = attrs::cut_to_nothing(&self.core, cred, &mut guard, inode);
             clean::after_call(&self.core, &mut guard);
             drop(guard);
             if let Err(error) = cut {
@@ -511,6 +501,10 @@ impl FileSystem for NvmFs {
         if let Ok(inode) = self.open_inode(handle) {
             inode.volatile.count_kernel_pages(keeps);
         }
+    }
+
+    fn has_interrupted_itself(&self, thread: u32, ino: Ino) -> bool {
+        asker::has_interrupted_itself(&self.core, thread, ino)
     }
 
     fn expect_stores(&self, handle: &Handle, offset: u64, len_bytes: u64) -> Result<()> {

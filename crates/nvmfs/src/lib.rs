@@ -47,6 +47,7 @@ pub use shared::notes::runtime_directory;
 #[cfg(not(loom))]
 pub use shared::{adopt, attach_address, client, fork, server, wire};
 pub use state::inode::KernelPages;
+pub use state::lease::is_inside as this_thread_is_inside;
 pub use upkeep::recovery::{Progress, Report};
 pub use variant::{LogKind, Variant};
 pub use volume::{

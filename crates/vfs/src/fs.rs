@@ -199,6 +199,13 @@ pub trait FileSystem: Send + Sync {
     /// (`keeps`), or no more. Engines that let other processes in past the front end tell those.
     fn note_kernel_pages(&self, _handle: &Handle, _keeps: bool) {}
 
+    /// Returns true if this thread, which asks through a mount, is inside a call of the engine that may hold locks of this
+    /// inode. A signal handler has interrupted that call, and it goes on only after the request: so the request must not wait
+    /// for those locks.
+    fn has_interrupted_itself(&self, _thread: u32, _ino: Ino) -> bool {
+        false
+    }
+
     /// Tells the engine that the front end's kernel reads these bytes for a mapping to which the handle's
     /// owner may store. The kernel asks nothing when a store happens. If space is short, the engine reserves
     /// a block for each page now.

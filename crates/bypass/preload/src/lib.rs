@@ -35,5 +35,6 @@ mod signals;
 mod stubs;
 mod table;
 mod thread;
+mod undelayed;
 mod waiting_signals;
 mod words;

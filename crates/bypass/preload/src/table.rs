@@ -20,6 +20,7 @@ use crate::descriptor::Descriptor;
 use crate::memory::pages;
 use crate::patience::{Patience, Patient};
 use crate::thread::{Busy, Record, ThisThread, nobody_uses_numbers_of, others, records, this_thread};
+use crate::undelayed::refused;
 use heddle_bypass::planted::{Bug, planted};
 use heddle_bypass::{Attachments, File, Found, KernelStat, Passed};
 use rustix::fd::BorrowedFd;
@@ -223,7 +224,10 @@ pub fn holding(fd: i32) -> Option<Used> {
 
 /// Passes on a call that uses the offset: in a signal handler the kernel has our offset meanwhile.
 #[inline]
-pub fn passing<T>(fd: i32, call: impl Fn() -> T) -> T {
+pub fn passing<T: From<i8>>(fd: i32, call: impl Fn() -> T) -> T {
+    if let Some(refused) = refused(fd) {
+        return refused;
+    }
     while this_thread().is_in_handler()
         && !planted(Bug::HandlersOldOffset)
         && let Some(used) = holding(fd)
@@ -236,7 +240,13 @@ pub fn passing<T>(fd: i32, call: impl Fn() -> T) -> T {
     call()
 }
 
-/// Passes on a call with an offset argument.
+/// Passes on a call with an offset argument that moves data.
+#[inline]
+pub fn passing_data_at<T: From<i8>>(fd: i32, call: impl FnOnce() -> T) -> T {
+    refused(fd).unwrap_or_else(|| passing_at(fd, call))
+}
+
+/// Passes on a call without an offset, or with an offset argument.
 #[inline]
 pub fn passing_at<T>(fd: i32, call: impl FnOnce() -> T) -> T {
     if this_thread().is_in_handler()

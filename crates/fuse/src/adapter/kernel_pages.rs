@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
-use fuser::FileHandle;
+use fuser::{FileHandle, Request};
 use heddle_vfs::{Error, FileKind, Handle, Ino, RangeOp, Result};
 
 use super::Adapter;
@@ -23,6 +23,20 @@ impl Adapter {
                 Some(pages) => pages.read(&*self.fs, handle, offset, buf),
                 None => self.fs.read(handle, offset, buf),
             }
+        })
+    }
+
+    /// Reads for a call.
+    pub(crate) fn read_call(
+        &self,
+        request: &Request,
+        fh: FileHandle,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        self.with_handle(fh, |handle| {
+            self.not_interrupted(request, handle.ino)?;
+            self.fs.read(handle, offset, buf)
         })
     }
 

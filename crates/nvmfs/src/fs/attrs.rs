@@ -1,9 +1,10 @@
 //! Permission to change attributes, and their new values by the rules for set-id bits.
 
-use crate::file::resize::NewAttributes;
+use crate::file::resize::{self, NewAttributes};
 use crate::format::word::{time_of, time_payload};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
 use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Handle, Permission, Result, SetAttr, SetTime, Time};
 
@@ -12,6 +13,20 @@ use heddle_vfs::{Cred, Error, FileKind, Handle, Permission, Result, SetAttr, Set
 pub fn without_set_ids(perm: u16) -> u16 {
     let group = if perm & 0o010 != 0 { 0o2000 } else { 0 };
     perm & !(0o4000 | group)
+}
+
+/// Truncates to zero, for `O_TRUNC`.
+#[cold]
+pub fn cut_to_nothing(
+    core: &Core,
+    cred: &Cred,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+) -> Result<()> {
+    let _eof = inode.volatile.eof.lock();
+    let perm = inode.volatile.kind_perm().map(|(_, p)| without_set_ids(p)).filter(|_| !cred.is_root());
+    let new = NewAttributes { size: Some(0), perm, ..NewAttributes::default() };
+    resize::set_attributes(core, guard, inode, &new)
 }
 
 /// Clamps a time to those the media can store, so that `stat` shows the same value before and after the next

@@ -428,6 +428,11 @@ pub fn has_interrupted_names(core: &Core) -> bool {
     any_interrupted(core, |outer| core.lane(outer).intent.dirs().next().is_some())
 }
 
+/// Returns true if the calling thread is inside a call, of any mount: a signal handler asks.
+pub fn is_inside() -> bool {
+    with_current(|_, _| ()).is_some()
+}
+
 /// Calls `f` with mount and lane of the thread's present call, if there is one.
 pub fn with_current<T>(f: impl FnOnce(&Core, u16) -> T) -> Option<T> {
     let (core, lane) = CURRENT_CALL.with(|current_call| (current_call.core.get(), current_call.lane.get()));

@@ -8,6 +8,7 @@
 use super::data;
 use crate::counts::Count;
 use crate::table::{Used, holding, is_ours, using};
+use crate::undelayed::refused;
 use crate::{fault, real};
 use heddle_bypass::{Errno, File, KernelStat, Served};
 use libc::{c_int, c_void};
@@ -59,6 +60,9 @@ mapping!(mmap, mmap64);
 /// A call of the kernel between two descriptors, which may block. A descriptor whose position is null gets
 /// the kernel's offset.
 fn between(files: [(c_int, *mut i64); 2], call: impl FnOnce() -> isize) -> isize {
+    if let Some(refused) = files.iter().find_map(|(fd, _)| refused(*fd)) {
+        return refused;
+    }
     for (fd, at) in files {
         if at.is_null() {
             super::descriptor_numbers::give_away(fd);
@@ -115,6 +119,9 @@ pub unsafe extern "C-unwind" fn copy_file_range(
 ) -> isize {
     // SAFETY: the caller's promise.
     let call = || unsafe { real::copy_file_range(from, at, to, to_at, len, flags) };
+    if let Some(refused) = refused(from).or_else(|| refused(to)) {
+        return refused;
+    }
     match (is_ours(from), is_ours(to)) {
         (true, true) if flags == 0 => match copied((from, at), (to, to_at), len) {
             Some(Ok(done)) => done as isize,

@@ -7,7 +7,7 @@
 use super::cancel::point;
 use super::limits::may_grow_to;
 use crate::counts::Count;
-use crate::table::{Used, passing, passing_at, using};
+use crate::table::{Used, passing, passing_data_at, using};
 use crate::{fault, real};
 use heddle_bypass::planted::{Bug, planted};
 use heddle_bypass::{BadBuffer, KernelStat, Number, Passed, Served, copy_of_callers, may_be_there};
@@ -135,7 +135,7 @@ macro_rules! positional {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$read(fd, buf, len, at) };
             point();
-    let Some(used) = using(fd) else { return passing_at(fd, call) };
+    let Some(used) = using(fd) else { return passing_data_at(fd, call) };
             let done = read_at(&used, buf, len, at);
             answer_at(used, Count::Read, done, call)
         }
@@ -149,7 +149,7 @@ macro_rules! positional {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$write(fd, buf, len, at) };
             point();
-    let Some(used) = using(fd) else { return passing_at(fd, call) };
+    let Some(used) = using(fd) else { return passing_data_at(fd, call) };
             let done = write_at(&used, buf, len, at, false);
             answer_at(used, Count::Write, done, call)
         }
@@ -360,7 +360,7 @@ macro_rules! vectors_at {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$read(fd, vector, n, at) };
             point();
-    let Some(used) = using(fd) else { return passing_at(fd, call) };
+    let Some(used) = using(fd) else { return passing_data_at(fd, call) };
             let done = read_vector(vector, n, |buf, len| read_at(&used, buf, len, at));
             answer_at(used, Count::Read, done, call)
         }
@@ -374,7 +374,7 @@ macro_rules! vectors_at {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$write(fd, vector, n, at) };
             point();
-    let Some(used) = using(fd) else { return passing_at(fd, call) };
+    let Some(used) = using(fd) else { return passing_data_at(fd, call) };
             let done = write_vector(vector, n, |buf, len| write_at(&used, buf, len, at, false));
             answer_at(used, Count::Write, done, call)
         }
@@ -409,7 +409,7 @@ macro_rules! vectors_with_flags {
             let call = || unsafe { real::$read(fd, vector, n, at, flags) };
             point();
     let Some(used) = using(fd) else {
-                return if at == -1 { passing(fd, call) } else { passing_at(fd, call) };
+                return if at == -1 { passing(fd, call) } else { passing_data_at(fd, call) };
             };
             let done = match flags & !FREE_FLAGS {
                 0 if at == -1 => read_vector_here(&used, vector, n),
@@ -436,7 +436,7 @@ macro_rules! vectors_with_flags {
             }
             point();
     let Some(used) = using(fd) else {
-                return if at == -1 { passing(fd, call) } else { passing_at(fd, call) };
+                return if at == -1 { passing(fd, call) } else { passing_data_at(fd, call) };
             };
             if is_refused(&used, flags) {
                 drop(used);

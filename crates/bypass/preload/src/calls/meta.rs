@@ -5,6 +5,7 @@ use super::limits::may_grow_to;
 use crate::counts::Count;
 use crate::real;
 use crate::table::{Used, passing, passing_at, using};
+use crate::undelayed::has_interrupted_a_call_on;
 use heddle_bypass::{Errno, Passed, RangeOp, Served};
 use libc::{c_int, stat};
 
@@ -16,7 +17,12 @@ fn served<T>(
     answer: impl FnOnce(Result<T, Errno>) -> c_int,
     call: impl FnOnce() -> c_int,
 ) -> c_int {
-    let Some(used) = using(fd) else { return passing_at(fd, call) };
+    let Some(used) = using(fd) else {
+        if what == Count::Resize && has_interrupted_a_call_on(fd) {
+            return answer(Err(Errno::DEADLK));
+        }
+        return passing_at(fd, call);
+    };
     match serve(&used) {
         Ok(done) => {
             used.served(what, 0);

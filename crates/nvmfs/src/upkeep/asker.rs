@@ -1,0 +1,44 @@
+//! A thread that asks through the mount while it is inside a call of the engine.
+//!
+//! A program under the bypass has installed a signal handler without the C library, so the handler was not delayed. It has
+//! interrupted a call, which may hold cells or the EOF latch of a file, and now asks the daemon for a change of that file. If
+//! the daemon waited for these locks, it would wait for ever: the call goes on only after the daemon's answer.
+
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lane::Lane;
+use crate::state::lease::lanes;
+use crate::state::wait::holders;
+use heddle_arena::{Holder, LaneId};
+use heddle_vfs::Ino;
+
+/// Returns true if this thread, in this process's numbering, is inside a call that may hold locks of this inode. The thread
+/// waits for the answer, so the result stays true. A thread of another PID namespace is not recognised.
+pub fn has_interrupted_itself(core: &Core, task: u32, ino: Ino) -> bool {
+    // The papers' variants have no other processes.
+    if task == 0 || core.locks.is_some() {
+        return false;
+    }
+    let Some(inode) = core.slot(ino) else { return false };
+    let is_inside = |lane: u16| {
+        let holder = core.lane_table().holder(&core.arena, LaneId(lane));
+        // In this order: the first check is one word, and the last one reads `/proc`.
+        holder.is_some_and(|holder| {
+            holder.thread() == task
+                && may_hold_locks_of(core, core.lane(lane), inode)
+                && is_its_holder(core, holder, task)
+        })
+    };
+    lanes(core).any(is_inside)
+}
+
+fn may_hold_locks_of(core: &Core, lane: &Lane, inode: InodeRef<'_>) -> bool {
+    let eof = core.arena.offset_of(&inode.volatile.eof).raw();
+    !lane.state().idle() && lane.intent.cells().0 == inode.ino.0 || lane.intent.latches().any(|at| at == eof)
+}
+
+/// Returns true if the thread is the holder, and not one of another PID namespace with the same number.
+fn is_its_holder(core: &Core, holder: Holder, task: u32) -> bool {
+    let processes = holders::of(core, holder.process()).unwrap_or_default();
+    processes.iter().any(|process| process.task(holder.thread()) == Some(task))
+}
