@@ -11,6 +11,7 @@ use crate::state::cell::{Cell, LockVersion, Map};
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
+use crate::state::operation::{Active, Durable};
 use crate::state::wait;
 use crate::steps::{Step, step};
 use heddle_arena::Waited;
@@ -21,38 +22,88 @@ use std::time::Instant;
 /// Rounds of spinning before a thread sleeps on a cell.
 const SPINS: u32 = spins(400);
 
-/// Cells `[first, end)` of an inode, locked by one lane.
+/// Cells whose operation has happened: they must be published. Dropping this leaves them as they were before.
+#[must_use]
+pub struct Committed<C>(C);
+
+/// The cell of one page, locked.
+pub struct LockedCell<'v> {
+    op: Active<'v>,
+    core: &'v Core,
+    cell: &'v Cell,
+    /// Its version.
+    pub version: Version,
+}
+
+/// Begins an operation on one page, whose cell exists, and locks the cell.
+#[inline]
+pub fn lock_one<'v>(
+    core: &'v Core,
+    guard: &LaneGuard<'v>,
+    inode: InodeRef<'v>,
+    page: PageNo,
+    cell: &'v Cell,
+) -> LockedCell<'v> {
+    let op = Active::begin(guard.lane, inode.ino, page, PageNo(page.0 + 1));
+    let version = lock_cell(core, cell, guard.id);
+    LockedCell { op, core, cell, version }
+}
+
+impl<'v> LockedCell<'v> {
+    /// The operation happens.
+    #[inline]
+    pub fn commit(self, durable: &Durable) -> Committed<LockedCell<'v>> {
+        self.op.commit(durable);
+        Committed(self)
+    }
+
+    /// Unlocks the cell unchanged, and ends the operation.
+    #[inline]
+    pub fn unlock(self) {
+        if self.cell.unlock(self.version) {
+            wake(self.core, self.cell);
+        }
+    }
+}
+
+impl Committed<LockedCell<'_>> {
+    /// Maps the page to `map` at `version`, unlocks, and ends the operation.
+    #[inline]
+    pub fn publish(self, map: Map, version: Version) {
+        if self.0.cell.publish(map, version) {
+            wake(self.0.core, self.0.cell);
+        }
+        step(Step::LetGo);
+    }
+}
+
+/// Cells `[first, end)` of an inode, locked by one lane. Dropping this unlocks them unchanged, and ends the
+/// operation.
 pub struct Locked<'v> {
+    op: Active<'v>,
+    core: &'v Core,
+    lane: u16,
     inode: InodeRef<'v>,
     first: PageNo,
+    /// Cells before this page are locked.
+    locked: PageNo,
     end: PageNo,
     /// Largest version among them.
     pub version: Version,
 }
 
-/// Locks every cell of a range, and creates those that do not exist.
+/// Begins an operation and locks every cell of a range. Creates those that do not exist.
 pub fn lock_pages<'v>(
-    core: &Core,
-    guard: &LaneGuard<'_>,
+    core: &'v Core,
+    guard: &LaneGuard<'v>,
     inode: InodeRef<'v>,
     first: PageNo,
     end: PageNo,
 ) -> Result<Locked<'v>> {
-    let mut locked = Locked { inode, first, end: first, version: Version(0) };
-    while locked.end < end {
-        let run = match inode.volatile.index().grow(&core.arena, locked.end) {
-            Ok(run) => run,
-            Err(full) => {
-                locked.unlock(core);
-                return Err(no_memory(full));
-            }
-        };
-        for cell in run.cells.iter().take((end.0 - locked.end.0) as usize) {
-            locked.version = locked.version.max(lock_cell(core, cell, guard.id));
-            locked.end = PageNo(locked.end.0 + 1);
-        }
-    }
-    Ok(locked)
+    let op = Active::begin(guard.lane, inode.ino, first, end);
+    let mut held = Locked { op, core, lane: guard.id, inode, first, locked: first, end, version: Version(0) };
+    held.lock()?;
+    Ok(held)
 }
 
 /// Locks a cell; returns its version.
@@ -98,40 +149,68 @@ pub fn wake(core: &Core, cell: &Cell) {
     core.arena.parking().wake(core.arena.offset_of(cell).raw());
 }
 
-impl Locked<'_> {
-    fn for_cells(&self, core: &Core, mut f: impl FnMut(u64, &Cell)) {
+impl<'v> Locked<'v> {
+    fn lock(&mut self) -> Result<()> {
+        while self.locked < self.end {
+            let run = self.inode.volatile.index().grow(&self.core.arena, self.locked).map_err(no_memory)?;
+            for cell in run.cells.iter().take((self.end.0 - self.locked.0) as usize) {
+                self.version = self.version.max(lock_cell(self.core, cell, self.lane));
+                self.locked = PageNo(self.locked.0 + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Unlocks the cells unchanged, calls `between`, and locks them again. The operation goes on.
+    pub fn lock_again(mut self, between: impl FnOnce()) -> Result<Locked<'v>> {
+        self.unlock();
+        between();
+        self.lock()?;
+        Ok(self)
+    }
+
+    /// The operation happens.
+    pub fn commit(self, durable: &Durable) -> Committed<Locked<'v>> {
+        self.op.commit(durable);
+        Committed(self)
+    }
+
+    fn for_cells(&self, mut f: impl FnMut(u64, &Cell)) {
         let mut page = self.first;
-        while page < self.end {
+        while page < self.locked {
             // Locked cells exist, and nodes stay while the inode lives.
-            let Some(run) = self.inode.volatile.index().find(&core.arena, page) else { return };
-            for cell in run.cells.iter().take((self.end.0 - page.0) as usize) {
+            let Some(run) = self.inode.volatile.index().find(&self.core.arena, page) else { return };
+            for cell in run.cells.iter().take((self.locked.0 - page.0) as usize) {
                 f(page.0 - self.first.0, cell);
                 page = PageNo(page.0 + 1);
             }
         }
     }
 
-    /// Unlocks the cells unchanged.
-    pub fn unlock(self, core: &Core) {
-        self.for_cells(core, |_, cell| {
+    fn unlock(&mut self) {
+        self.for_cells(|_, cell| {
             if cell.unlock(cell.lock_version().version()) {
-                wake(core, cell);
+                wake(self.core, cell);
             }
         });
+        (self.locked, self.version) = (self.first, Version(0));
     }
+}
 
-    /// Maps the `n`th page to `map(n)` at `version` and unlocks. The blocks mapped before are added to
-    /// `replaced`.
-    pub fn publish(
-        self,
-        core: &Core,
-        inode: InodeRef<'_>,
-        version: Version,
-        map: impl Fn(u64) -> Map,
-        replaced: &mut Vec<Extent>,
-    ) {
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if self.locked > self.first && !std::thread::panicking() {
+            self.unlock();
+        }
+    }
+}
+
+impl Committed<Locked<'_>> {
+    /// Maps the `n`th page to `map(n)` at `version`, unlocks, and ends the operation. The blocks mapped before
+    /// are added to `replaced`.
+    pub fn publish(mut self, version: Version, map: impl Fn(u64) -> Map, replaced: &mut Vec<Extent>) {
         let mut change = 0i64;
-        self.for_cells(core, |n, cell| {
+        self.0.for_cells(|n, cell| {
             step(Step::Happened);
             let (old, new) = (cell.map(), map(n));
             change += i64::from(new.block().is_some()) - i64::from(old.block().is_some());
@@ -141,10 +220,12 @@ impl Locked<'_> {
                 add_extent(replaced, block);
             }
             if cell.publish(new, version) {
-                wake(core, cell);
+                wake(self.0.core, cell);
             }
         });
-        inode.volatile.count_blocks(change);
+        self.0.locked = self.0.first;
+        self.0.inode.volatile.count_blocks(change);
+        step(Step::LetGo);
     }
 }
 
@@ -157,87 +238,103 @@ pub struct Change {
     pub end: PageNo,
 }
 
-/// Existing cells of a range, locked.
+/// Existing cells of a range, locked. Dropping this unlocks them unchanged, and ends the operation.
 pub struct LockedSparse<'v> {
+    op: Active<'v>,
+    core: &'v Core,
+    lane: u16,
     inode: InodeRef<'v>,
     range: Change,
+    is_locked: bool,
     /// Largest version among them.
     pub version: Version,
 }
 
-/// Locks the cells of a range that exist. The caller holds the EOF latch and has raised the gate.
+/// Begins an operation and locks the cells of a range that exist. The caller holds the EOF latch and has
+/// raised the gate.
 pub fn lock_existing<'v>(
-    core: &Core,
-    guard: &LaneGuard<'_>,
+    core: &'v Core,
+    guard: &LaneGuard<'v>,
     inode: InodeRef<'v>,
     range: Change,
 ) -> LockedSparse<'v> {
+    let op = Active::begin(guard.lane, inode.ino, range.first, range.end);
     let mut version = Version(0);
     for run in inode.volatile.index().runs(&core.arena, range.first, range.end) {
         for cell in run.cells {
             version = version.max(lock_cell(core, cell, guard.id));
         }
     }
-    LockedSparse { inode, range, version }
+    LockedSparse { op, core, lane: guard.id, inode, range, is_locked: true, version }
 }
 
-impl LockedSparse<'_> {
-    fn for_cells(&self, core: &Core, mut f: impl FnMut(PageNo, &Cell)) {
-        for run in self.inode.volatile.index().runs(&core.arena, self.range.first, self.range.end) {
+impl<'v> LockedSparse<'v> {
+    /// Calls `f` for each cell that the lane holds.
+    fn for_cells(&self, mut f: impl FnMut(PageNo, &Cell)) {
+        for run in self.inode.volatile.index().runs(&self.core.arena, self.range.first, self.range.end) {
             for (i, cell) in run.cells.iter().enumerate() {
                 // A leaf that was created since has cells that this lane does not hold; the gate keeps
                 // writers off them.
-                if cell.lock_version().locked() {
+                let held = cell.lock_version();
+                if held.locked() && held.lane() == self.lane {
                     f(PageNo(run.page.0 + i as u64), cell);
                 }
             }
         }
     }
 
-    /// Unlocks the cells unchanged.
-    pub fn unlock(self, core: &Core, lane: u16) {
-        self.for_cells(core, |_, cell| {
-            if cell.lock_version().lane() == lane && cell.unlock(cell.lock_version().version()) {
-                wake(core, cell);
-            }
-        });
-    }
-
-    /// Gives each page its map after a shift, at `version`, and unlocks. No block is freed here: blocks have
-    /// moved, or the caller frees them.
-    pub fn publish_shifted(self, core: &Core, lane: u16, version: Version, map: impl Fn(PageNo) -> Map) {
-        self.for_cells(core, |page, cell| {
-            if cell.lock_version().lane() == lane && cell.publish(map(page), version) {
-                wake(core, cell);
-            }
-        });
-    }
-
     /// Returns true if the lane holds this page's cell.
-    pub fn holds(&self, core: &Core, lane: u16, page: PageNo) -> bool {
-        let cell = self.inode.volatile.index().find(&core.arena, page).map(|run| run.cells[0].lock_version());
-        cell.is_some_and(|lock_version| lock_version.locked() && lock_version.lane() == lane)
+    pub fn holds(&self, page: PageNo) -> bool {
+        let cell =
+            self.inode.volatile.index().find(&self.core.arena, page).map(|run| run.cells[0].lock_version());
+        cell.is_some_and(|held| held.locked() && held.lane() == self.lane)
     }
 
-    /// Maps each page to `map(page, old)` at `version` and unlocks. A page for which that is `None` keeps
-    /// content and version: no record names it (D1).
+    /// The operation happens.
+    pub fn commit(self, durable: &Durable) -> Committed<LockedSparse<'v>> {
+        self.op.commit(durable);
+        Committed(self)
+    }
+}
+
+impl Drop for LockedSparse<'_> {
+    fn drop(&mut self) {
+        if self.is_locked && !std::thread::panicking() {
+            self.for_cells(|_, cell| {
+                if cell.unlock(cell.lock_version().version()) {
+                    wake(self.core, cell);
+                }
+            });
+        }
+    }
+}
+
+impl Committed<LockedSparse<'_>> {
+    /// Gives each page its map after a shift, at `version`, unlocks, and ends the operation. No block is freed
+    /// here: blocks have moved, or the caller frees them.
+    pub fn publish_shifted(mut self, version: Version, map: impl Fn(PageNo) -> Map) {
+        self.0.for_cells(|page, cell| {
+            if cell.publish(map(page), version) {
+                wake(self.0.core, cell);
+            }
+        });
+        self.0.is_locked = false;
+        step(Step::LetGo);
+    }
+
+    /// Maps each page to `map(page, old)` at `version`, unlocks, and ends the operation. A page for which that
+    /// is `None` keeps content and version: no record names it (D1).
     pub fn publish(
-        self,
-        core: &Core,
-        lane: u16,
+        mut self,
         version: Version,
         map: impl Fn(PageNo, Map) -> Option<Map>,
         replaced: &mut Vec<Extent>,
     ) {
         let mut change = 0i64;
-        self.for_cells(core, |page, cell| {
-            let held = cell.lock_version();
-            if held.lane() != lane {
-                return;
-            }
+        self.0.for_cells(|page, cell| {
             let old = cell.map();
             let waited = match map(page, old) {
-                None => cell.unlock(held.version()),
+                None => cell.unlock(cell.lock_version().version()),
                 Some(new) => {
                     change += i64::from(new.block().is_some()) - i64::from(old.block().is_some());
                     if let Some(block) = old.block()
@@ -249,9 +346,11 @@ impl LockedSparse<'_> {
                 }
             };
             if waited {
-                wake(core, cell);
+                wake(self.0.core, cell);
             }
         });
-        self.inode.volatile.count_blocks(change);
+        self.0.is_locked = false;
+        self.0.inode.volatile.count_blocks(change);
+        step(Step::LetGo);
     }
 }

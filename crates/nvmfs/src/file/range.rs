@@ -10,7 +10,7 @@ use crate::file::shift;
 use crate::file::write_paper::lock_range;
 use crate::file::zero::{Becomes, Clear, zero};
 use crate::format::record::Record;
-use crate::ids::{BlockNo, PageNo};
+use crate::ids::{BlockNo, Extent, PageNo, block_at};
 use crate::log::commit;
 use crate::planted::{Breach, breaks};
 use crate::state::cell::Map;
@@ -121,21 +121,26 @@ fn allocate_some(
     return_unused(core.free_map(), &spare);
     let count: u64 = extents.iter().map(|e| e.count).sum();
     let stop = PageNo(first.0 + count);
-    guard.lane.begin(inode.ino, first, stop);
-    let locked = match lock_pages(core, guard, inode, first, stop) {
-        Ok(locked) => locked,
-        Err(error) => {
-            guard.lane.end();
-            return_unused(core.free_map(), &extents);
-            return Err(error);
-        }
-    };
-    if holes(core, inode, first, stop) < count {
-        // A writer came first: check again.
-        locked.unlock(core);
-        guard.lane.end();
+    let allocated = map_holes(core, guard, inode, &extents, (first, stop));
+    if !matches!(allocated, Ok(true)) {
         return_unused(core.free_map(), &extents);
-        return Ok(first);
+    }
+    // If a writer came first, check again.
+    Ok(if allocated? { stop } else { first })
+}
+
+/// Maps the holes `[first, stop)` to blocks that were never written. Returns false if one is no hole any
+/// more; then, and on an error, nothing has changed.
+fn map_holes(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    extents: &[Extent],
+    (first, stop): (PageNo, PageNo),
+) -> Result<bool> {
+    let locked = lock_pages(core, guard, inode, first, stop)?;
+    if holes(core, inode, first, stop) < stop.0 - first.0 {
+        return Ok(false);
     }
     let version = locked.version.max(inode.volatile.floor()).next();
     let mut records: Vec<Record> = Vec::new();
@@ -149,26 +154,19 @@ fn allocate_some(
         change_count: inode.volatile.change_count(),
         unwritten: true,
     }
-    .make(&extents, None, &mut records);
+    .make(extents, None, &mut records);
     for record in &mut records {
         if let Record::Write { end_in_last_page, .. } = record {
             *end_in_last_page = 0;
         }
     }
-    if let Err(error) = commit::commit(core, guard, inode, &records) {
-        locked.unlock(core);
-        guard.lane.end();
-        return_unused(core.free_map(), &extents);
-        return Err(error);
-    }
+    let durable = commit::commit(core, guard, inode, &records)?;
     step(Step::Durable);
-    guard.lane.commit();
     let mut replaced = Vec::new();
-    let block = |n: u64| crate::ids::block_at(&extents, n);
-    locked.publish(core, inode, version, |n| Map::unwritten(block(n)), &mut replaced);
-    guard.lane.end();
+    let map = |n: u64| Map::unwritten(block_at(extents, n));
+    locked.commit(&durable).publish(version, map, &mut replaced);
     free_replaced(core, guard, inode, &replaced);
-    Ok(stop)
+    Ok(true)
 }
 
 /// The first run of pages without blocks in `[page, end)`, and the page at which to continue.

@@ -20,6 +20,7 @@ use crate::state::cell::{Cell, Map};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::{self, LaneGuard};
+use crate::state::operation::Active;
 use crate::state::scratch::{ABSENT, Seen};
 use crate::steps::{Step, step};
 use heddle_arena::sync::atomic::fence;
@@ -241,7 +242,7 @@ pub fn read_pinned(
         let span = Span::new(offset, len as u64);
         collected.clear();
         let lane = guard.id;
-        guard.lane.begin(inode.ino, span.first(), span.page_end());
+        let op = Active::begin(guard.lane, inode.ino, span.first(), span.page_end());
         for_pages(core, inode, span, |_, cell| {
             collected.push(cell.map_or(ABSENT, |cell| {
                 lock_cell(core, cell, lane);
@@ -263,7 +264,7 @@ pub fn read_pinned(
                 wake(core, cell);
             }
         });
-        guard.lane.end();
+        drop(op);
         step(Step::Pinned);
         if same {
             break copy_span(core, span, &mut into[..len], |n| collected[n as usize].map).map(|()| len);

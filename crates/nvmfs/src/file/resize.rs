@@ -10,7 +10,7 @@
 //!             I3  a record of size and attributes carries its own change count; of two records, the larger change count decides (D7, D9).
 
 use crate::alloc::{Purpose, settle_limbo, take_block};
-use crate::file::cells::{Change, LockedSparse, lock_existing};
+use crate::file::cells::{Change, Committed, LockedSparse, lock_existing};
 use crate::file::deferred::free_replaced;
 use crate::file::new_blocks::{Span, fill_edge};
 use crate::file::write_paper::lock_range;
@@ -287,28 +287,28 @@ fn clear_range(
     let end = span.end.min(PageNo::END.offset());
     let span = Span { start: span.start, end };
     let gate = inode.volatile.raise_gate();
-    guard.lane.begin(inode.ino, span.first(), span.page_end());
     let range = Change { first: span.first(), end: span.page_end() };
     let locked = lock_existing(core, guard, inode, range);
     step(Step::Held);
     let version = locked.version.max(inode.volatile.floor()).next();
-    let done = copy_edges(core, guard, inode, span).and_then(|edges| {
-        let whole = match to {
-            Becomes::Hole => zero::tombstone(inode, span, version, new),
-            Becomes::Unwritten => zero::unwritten(core, inode, span, version, new),
-        };
-        let records = records_of(inode, version, new, xattrs, &edges, whole);
-        log_clear(core, guard, inode, (new, purpose), &records, edges)
-    });
-    let edges = match done {
-        Ok(edges) => edges,
-        Err(error) => {
-            locked.unlock(core, guard.id);
-            guard.lane.end();
-            return Err(error);
-        }
+    let edges = copy_edges(core, guard, inode, span)?;
+    let whole = match to {
+        Becomes::Hole => zero::tombstone(inode, span, version, new),
+        Becomes::Unwritten => zero::unwritten(core, inode, span, version, new),
     };
-    publish(core, guard, inode, (Clear { span, to }, version), &edges, locked);
+    let records = records_of(inode, version, new, xattrs, &edges, whole);
+    let logged =
+        commit::fits(&records).and_then(|()| commit::commit_for(core, guard, inode, &records, purpose));
+    let durable = logged.inspect_err(|_| give_back(core, &edges))?;
+    step(Step::Durable);
+    let committed = locked.commit(&durable);
+    step(Step::Happened);
+    apply(inode, &records, new.map_or(Some(SetTime::Now), NewAttributes::changes_mtime));
+    step(Step::Happened);
+    if new.is_none() {
+        inode.volatile.touch(crate::clock::exact());
+    }
+    publish(core, guard, inode, (Clear { span, to }, version), &edges, committed);
     drop(gate);
     Ok(())
 }
@@ -322,42 +322,13 @@ fn give_back(core: &Core, edges: &[Edge]) {
     crate::alloc::return_unused(core.free_map(), &blocks);
 }
 
-fn log_clear(
-    core: &Core,
-    guard: &mut LaneGuard<'_>,
-    inode: InodeRef<'_>,
-    (new, purpose): (Option<&NewAttributes>, Purpose),
-    records: &[Record],
-    edges: Vec<Edge>,
-) -> Result<Vec<Edge>> {
-    let committed =
-        commit::fits(records).and_then(|()| commit::commit_for(core, guard, inode, records, purpose));
-    match committed {
-        Ok(()) => {
-            step(Step::Durable);
-            guard.lane.commit();
-            step(Step::Happened);
-            apply(inode, records, new.map_or(Some(SetTime::Now), NewAttributes::changes_mtime));
-            step(Step::Happened);
-            if new.is_none() {
-                inode.volatile.touch(crate::clock::exact());
-            }
-            Ok(edges)
-        }
-        Err(error) => {
-            give_back(core, &edges);
-            Err(error)
-        }
-    }
-}
-
 fn publish(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
     (Clear { span, to }, version): (Clear, Version),
     edges: &[Edge],
-    locked: LockedSparse<'_>,
+    committed: Committed<LockedSparse<'_>>,
 ) {
     if !planted(Bug::FloorNotRaised) {
         inode.volatile.raise_floor(version);
@@ -377,9 +348,7 @@ fn publish(
         // A page that reads as zeros already keeps content and version.
         None => old.content().map(Map::unwritten),
     };
-    locked.publish(core, guard.id, version, map, &mut replaced);
-    step(Step::LetGo);
-    guard.lane.end();
+    committed.publish(version, map, &mut replaced);
     free_replaced(core, guard, inode, &replaced);
     guard.scratch.replaced = replaced;
 }

@@ -15,7 +15,7 @@
 
 use crate::alloc::blob::{self, Fresh};
 use crate::alloc::{Purpose, settle_limbo};
-use crate::file::cells::{Change, LockedSparse, lock_existing, wake};
+use crate::file::cells::{Change, Committed, LockedSparse, lock_existing, wake};
 use crate::file::deferred::free_replaced;
 use crate::file::new_blocks::Span;
 use crate::file::resize::{NewAttributes, apply, attributes_of};
@@ -30,10 +30,11 @@ use crate::state::cell::Map;
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
+use crate::state::operation::Durable;
 use crate::state::wait;
 use crate::steps::{Step, step};
 use heddle_range_lock::Access;
-use heddle_vfs::{Error, Result};
+use heddle_vfs::{Error, Result, SetTime};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Slots of the transaction: remap, attributes.
@@ -105,27 +106,18 @@ fn shift_pages(
         core.region.fence();
     }
     let gate = inode.volatile.raise_gate();
-    guard.lane.begin(inode.ino, shift.first, PageNo::END);
-    let done = hold_cells(core, guard, inode, shift).and_then(|locked| {
-        step(Step::Held);
-        let plan = plan(core, inode, shift);
-        let version = locked.version.max(inode.volatile.floor()).next();
-        match log(core, guard, inode, shift, size, version, &plan) {
-            Ok(()) => {
-                publish(core, guard, inode, shift, version, plan, locked);
-                Ok(())
-            }
-            Err(error) => {
-                locked.unlock(core, guard.id);
-                Err(error)
-            }
-        }
-    });
-    if done.is_err() {
-        guard.lane.end();
-    }
+    let locked = hold_cells(core, guard, inode, shift)?;
+    step(Step::Held);
+    let plan = plan(core, inode, shift);
+    let version = locked.version.max(inode.volatile.floor()).next();
+    let (records, durable) = log(core, guard, inode, shift, size, version, &plan)?;
+    step(Step::Durable);
+    let committed = locked.commit(&durable);
+    step(Step::Happened);
+    apply(inode, &records, Some(SetTime::Now));
+    publish(core, guard, inode, shift, version, plan, committed);
     drop(gate);
-    done
+    Ok(())
 }
 
 /// Pages from the first on that have blocks.
@@ -143,8 +135,8 @@ fn mapped(core: &Core, inode: InodeRef<'_>, first: PageNo, mut each: impl FnMut(
 /// Locks the cells that I1 requires. A writer that was about to publish when the gate was raised may give a
 /// page a block after the target cells were created. Then the locking is repeated.
 fn hold_cells<'v>(
-    core: &Core,
-    guard: &LaneGuard<'_>,
+    core: &'v Core,
+    guard: &LaneGuard<'v>,
     inode: InodeRef<'v>,
     shift: Shift,
 ) -> Result<LockedSparse<'v>> {
@@ -162,12 +154,12 @@ fn hold_cells<'v>(
         let locked = lock_existing(core, guard, inode, range);
         let mut whole = true;
         mapped(core, inode, shift.first, |page, _| {
-            whole &= shift.target(page).is_none_or(|target| locked.holds(core, guard.id, target));
+            whole &= shift.target(page).is_none_or(|target| locked.holds(target));
         });
         if whole {
             return Ok(locked);
         }
-        locked.unlock(core, guard.id);
+        drop(locked);
         turns.again(core, || format!("the index of inode {}", inode.ino.0))?;
     }
 }
@@ -221,7 +213,7 @@ fn map_in(runs: &[MapRun], page: PageNo) -> Map {
     if run.unwritten { Map::unwritten(block) } else { Map::data(block) }
 }
 
-/// Makes the shift durable and, by one store, visible.
+/// Makes the shift durable. Returns its records.
 fn log(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -230,7 +222,7 @@ fn log(
     size: u64,
     version: Version,
     plan: &Plan,
-) -> Result<()> {
+) -> Result<([Record; 2], Durable)> {
     let words = words_of_map(&plan.runs);
     // The map stays for long. So only a shift that frees more than it takes may use the reserve; otherwise a
     // full disk could not be emptied.
@@ -253,13 +245,7 @@ fn log(
         Record::Attributes(attributes),
     ];
     match commit::commit(core, guard, inode, &records) {
-        Ok(()) => {
-            step(Step::Durable);
-            guard.lane.commit();
-            step(Step::Happened);
-            apply(inode, &records, new.changes_mtime());
-            Ok(())
-        }
+        Ok(durable) => Ok((records, durable)),
         Err(error) => {
             fresh.give_up(core);
             Err(error)
@@ -274,15 +260,13 @@ fn publish(
     shift: Shift,
     version: Version,
     plan: Plan,
-    locked: LockedSparse<'_>,
+    committed: Committed<LockedSparse<'_>>,
 ) {
     inode.volatile.raise_floor(version);
     // ORDERING: Relaxed, only cleaning reads the two, and it tolerates an older pair.
     inode.volatile.tombstone_page.store(shift.first.0, Relaxed);
     inode.volatile.tombstone_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
-    locked.publish_shifted(core, guard.id, version, |page| map_in(&plan.runs, page));
-    step(Step::LetGo);
-    guard.lane.end();
+    committed.publish_shifted(version, |page| map_in(&plan.runs, page));
     inode.volatile.count_blocks(-(plan.blocks_cut as i64));
     free_replaced(core, guard, inode, &plan.cut);
 }

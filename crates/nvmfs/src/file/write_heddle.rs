@@ -9,7 +9,7 @@
 //! Source      ours; design 4.5. Faults of earlier drafts: protocol review D1 to D17.
 
 use crate::alloc::{Purpose, free_later, return_unused, settle_limbo};
-use crate::file::cells::{lock_cell, lock_pages, wake};
+use crate::file::cells::{lock_one, lock_pages};
 use crate::file::deferred::free_replaced;
 use crate::file::new_blocks::{self, List, Span, WRITE_SLOTS_MAX, WriteRecords};
 use crate::format::record::{WriteLine, write_line};
@@ -21,6 +21,7 @@ use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::latch::Latched;
 use crate::state::lease::LaneGuard;
+use crate::state::operation::Durable;
 use crate::steps::{Step, step};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
@@ -122,20 +123,16 @@ fn write_page(
     // PERSIST: data before the record that names it; also D15 for what the last operation freed.
     wait_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
-    guard.lane.begin(inode.ino, page, PageNo(page.0 + 1));
-    let before = lock_cell(core, cell, guard.id);
+    let locked = lock_one(core, guard, inode, page, cell);
     step(Step::Held);
     let cleared = !eof && inode.volatile.gate_up();
     let (size, old) = (inode.volatile.size(), cell.map());
     if !eof && (cleared || end > size || old.block().is_none()) {
-        if cell.unlock(before) {
-            wake(core, cell);
-        }
-        guard.lane.end();
+        locked.unlock();
         free_later(core.free_map(), &core.region, guard.own, Extent { block, count: 1 });
         return None;
     }
-    let version = before.max(inode.volatile.floor()).next();
+    let version = locked.version.max(inode.volatile.floor()).next();
     let truth = saying(version);
     if truth != guess {
         line = write_line(next.seed, next.slot, guard.id, &truth, block, mtime);
@@ -143,20 +140,16 @@ fn write_page(
     next.append_unfenced(core, guard.lane, inode, &line);
     step(Step::Stored);
     // PERSIST: the operation is durable from here on.
-    fence_unless(Bug::CommitFenceMissing, &core.region);
+    let durable = Durable::fenced(|| fence_unless(Bug::CommitFenceMissing, &core.region));
     step(Step::Durable);
-    guard.lane.commit();
+    let committed = locked.commit(&durable);
     step(Step::Happened);
     if end > size {
         inode.volatile.set_size(end);
     }
     inode.volatile.touch(mtime);
     let shown = if breaks_at_times(Breach::WriteNotShown) { old } else { Map::data(block) };
-    if cell.publish(shown, version) {
-        wake(core, cell);
-    }
-    step(Step::LetGo);
-    guard.lane.end();
+    committed.publish(shown, version);
     match old.block() {
         Some(block) => free_replaced(core, guard, inode, &[Extent { block, count: 1 }]),
         None => inode.volatile.count_blocks(1),
@@ -251,17 +244,11 @@ fn publish<'v>(
     if eof.is_none() && span.end > inode.volatile.size() {
         eof = Some(inode.volatile.eof.lock());
     }
-    guard.lane.begin(inode.ino, span.first(), span.page_end());
-    let locked = loop {
-        let locked = lock_pages(core, guard, inode, span.first(), span.page_end())
-            .inspect_err(|_| guard.lane.end())?;
-        // I2, I3: a truncation may have run in between; the EOF latch keeps the next one out.
-        if eof.is_some() || (!inode.volatile.gate_up() && span.end <= inode.volatile.size()) {
-            break locked;
-        }
-        locked.unlock(core);
-        eof = Some(inode.volatile.eof.lock());
-    };
+    let mut locked = lock_pages(core, guard, inode, span.first(), span.page_end())?;
+    // I2, I3: a truncation may have run in between; the EOF latch keeps the next one out.
+    if eof.is_none() && (inode.volatile.gate_up() || span.end > inode.volatile.size()) {
+        locked = locked.lock_again(|| eof = Some(inode.volatile.eof.lock()))?;
+    }
     step(Step::Held);
     let recopied = recopy_edges(core, inode, span, extents, prepared);
     let mtime = inode.volatile.write_time();
@@ -278,15 +265,11 @@ fn publish<'v>(
         unwritten: false,
     }
     .make(extents, prepared.list.as_ref().map(|list| list.first), &mut records);
-    let committed = recopied.and_then(|()| commit::commit(core, guard, inode, &records));
+    let logged = recopied.and_then(|()| commit::commit(core, guard, inode, &records));
     guard.scratch.records = records;
-    if let Err(error) = committed {
-        locked.unlock(core);
-        guard.lane.end();
-        return Err(error);
-    }
+    let durable = logged?;
     step(Step::Durable);
-    guard.lane.commit();
+    let committed = locked.commit(&durable);
     step(Step::Happened);
     if span.end > size && !breaks_at_times(Breach::SizeStays) {
         inode.volatile.set_size(span.end);
@@ -294,9 +277,7 @@ fn publish<'v>(
     inode.volatile.touch(mtime);
     let mut replaced = std::mem::take(&mut guard.scratch.replaced);
     replaced.clear();
-    locked.publish(core, inode, version, |n| Map::data(block_at(extents, n)), &mut replaced);
-    step(Step::LetGo);
-    guard.lane.end();
+    committed.publish(version, |n| Map::data(block_at(extents, n)), &mut replaced);
     drop(eof);
     free_replaced(core, guard, inode, &replaced);
     guard.scratch.replaced = replaced;

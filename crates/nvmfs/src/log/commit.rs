@@ -21,6 +21,7 @@ use crate::planted::{Breach, Bug, breaks_at_times, fence_unless, planted};
 use crate::state::core::Core;
 use crate::state::inode::{InodeRef, PaperLocks};
 use crate::state::lease::LaneGuard;
+use crate::state::operation::Durable;
 use crate::steps::{Step, step};
 use crate::variant::LogKind;
 use heddle_vfs::{Error, FileKind, Result};
@@ -82,7 +83,12 @@ pub fn one_chain(core: &Core) -> bool {
 ///
 /// # Errors
 /// No space, in the papers' variants, which make room here. Nothing has changed then.
-pub fn commit(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, records: &[Record]) -> Result<()> {
+pub fn commit(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    records: &[Record],
+) -> Result<Durable> {
     commit_for(core, guard, inode, records, purpose_of(records))
 }
 
@@ -93,9 +99,9 @@ pub fn commit_for(
     inode: InodeRef<'_>,
     records: &[Record],
     purpose: Purpose,
-) -> Result<()> {
+) -> Result<Durable> {
     if breaks_at_times(Breach::RecordLeftOut) {
-        return Ok(());
+        return Ok(Durable::fenced(|| ()));
     }
     match core.variant.log() {
         LogKind::SelfCertifying => {
@@ -111,9 +117,9 @@ pub fn commit_for(
             let at = chain::append_unfenced(core, guard.id, inode, chain, records, true);
             step(Step::Stored);
             // PERSIST: the operation is durable from here on.
-            fence_unless(Bug::CommitFenceMissing, &core.region);
+            let durable = Durable::fenced(|| fence_unless(Bug::CommitFenceMissing, &core.region));
             note_closed(guard, inode, &at);
-            Ok(())
+            Ok(durable)
         }
         LogKind::Tail => commit_by_tail(core, guard, inode, records, purpose),
         LogKind::CommitMark => commit_by_mark(core, guard, inode, records, purpose),
@@ -142,7 +148,7 @@ fn commit_by_tail(
     inode: InodeRef<'_>,
     records: &[Record],
     purpose: Purpose,
-) -> Result<()> {
+) -> Result<Durable> {
     step(Step::Logging);
     let (chain, at) = log(core, guard, inode, records, purpose, true)?;
     // PERSIST: records before the tail that makes them count.
@@ -150,9 +156,9 @@ fn commit_by_tail(
     step(Step::Tail);
     chain::set_tail_unfenced(core, inode, chain);
     // PERSIST: the tail decides: the operation is durable from here on.
-    fence_unless(Bug::TailFenceMissing, &core.region);
+    let durable = Durable::fenced(|| fence_unless(Bug::TailFenceMissing, &core.region));
     note_closed(guard, inode, &at);
-    Ok(())
+    Ok(durable)
 }
 
 /// The SRL paper's section IV-D: slots are handed out under the log lock, each record is marked by itself.
@@ -162,7 +168,7 @@ fn commit_by_mark(
     inode: InodeRef<'_>,
     records: &[Record],
     purpose: Purpose,
-) -> Result<()> {
+) -> Result<Durable> {
     #[cfg(feature = "planted")]
     if planted(Bug::TailOverAHole) {
         return commit_over_a_hole(core, guard, inode, records);
@@ -201,9 +207,9 @@ fn commit_by_mark(
         l.time.ask_for();
     }
     // PERSIST: the mark decides: the operation is durable from here on, before the index tells of it.
-    fence_unless(Bug::MarkFenceMissing, &core.region);
+    let durable = Durable::fenced(|| fence_unless(Bug::MarkFenceMissing, &core.region));
     note_closed(guard, inode, &at);
-    Ok(())
+    Ok(durable)
 }
 
 /// The bug that commit marks prevent (pNOVA, Fig. 3). Slots are handed out under the log lock and filled
@@ -214,7 +220,7 @@ fn commit_over_a_hole(
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
     records: &[Record],
-) -> Result<()> {
+) -> Result<Durable> {
     let locks = paper_locks(core, inode);
     let (chain, place) = {
         let _log = locks.map(|l| l.log.lock());
@@ -244,8 +250,7 @@ fn commit_over_a_hole(
     step(Step::Tail);
     chain::set_tail_unfenced(core, inode, chain);
     // PERSIST: the tail decides: part of a planted bug.
-    core.region.fence();
-    Ok(())
+    Ok(Durable::fenced(|| core.region.fence()))
 }
 
 /// Reserves slots and fills them, without a fence.

@@ -8,6 +8,7 @@ use crate::ids::{InodeId, Version};
 use crate::names::bucket::Named;
 use crate::names::table::{self, Crowded};
 use crate::state::inode::Birth;
+use crate::state::operation::Durable;
 use heddle_vfs::{FileKind, Ino, Time};
 
 pub const DIR: Ino = Ino(1);
@@ -57,7 +58,7 @@ pub fn put_in(worker: &mut Worker, dir: Ino, name: &str, n: u64) -> Option<(Vers
             }
         };
         let version = locked.version().next();
-        locked.begin_change(version);
+        locked.begin_change(&Durable::fenced(|| ()), version);
         // The version is `n` here, so that a reader can check whether an entry's words belong together.
         let to = Named {
             child: InodeId { ino: Ino(n), generation: n },

@@ -25,6 +25,7 @@ use crate::state::core::Core;
 use crate::state::inode::{InodeRef, List};
 use crate::state::latch::Latched;
 use crate::state::lease::LaneGuard;
+use crate::state::operation::Durable;
 use crate::state::{opens, wait};
 use crate::xattr::{check, check_mode};
 use heddle_arena::sync::yield_now;
@@ -235,13 +236,13 @@ fn add_name(
         }
         let now = dir.volatile.write_time();
         let named = Named { child: what.child, kind: what.kind, version: bucket.version().next() };
-        commit_name(core, guard, dir, key, &named, now)?;
-        Ok((bucket, named, now))
+        let durable = commit_name(core, guard, dir, key, &named, now)?;
+        Ok((bucket, durable, named, now))
     })();
     match done {
-        Ok((mut bucket, named, now)) => {
+        Ok((mut bucket, durable, named, now)) => {
             dir.volatile.touch(now);
-            bucket.begin_change(named.version);
+            bucket.begin_change(&durable, named.version);
             Ok((bucket.put(guard.own, key, &named, entry)?, now))
         }
         Err(error) => {
@@ -253,7 +254,7 @@ fn add_name(
 
 /// Makes a record durable. The bucket is held. The lane releases the directory's chain before the caller
 /// releases the bucket.
-fn log_name(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, record: &Record) -> Result<()> {
+fn log_name(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, record: &Record) -> Result<Durable> {
     let removes = matches!(record, Record::Name { removed: true, .. });
     let purpose = if removes { Purpose::Free } else { Purpose::Data };
     let done = prepare(core, guard, dir, record.slots_max(), purpose)
@@ -275,7 +276,7 @@ fn commit_name(
     key: Key<'_>,
     named: &Named,
     now: Time,
-) -> Result<()> {
+) -> Result<Durable> {
     let is_dir = named.kind == FileKind::Directory;
     if is_dir {
         add_link(dir)?;
@@ -448,16 +449,16 @@ fn remove_locked<'c>(
             if records.is_empty() {
                 return Err(Error::NoSpace);
             }
-            bucket.begin_change(gone.version);
+            bucket.begin_removal_in_place(gone.version);
             records.remove();
             guard.lane.intent.note_unlinking(child.id());
             // All records of the page may be dead now.
             guard.scratch.closed.push(dir.id());
         }
         logged => {
-            logged?;
+            let durable = logged?;
             guard.lane.intent.note_unlinking(child.id());
-            bucket.begin_change(gone.version);
+            bucket.begin_change(&durable, gone.version);
         }
     }
     dir.volatile.touch(now);

@@ -35,6 +35,7 @@ use crate::planted::{Breach, Bug, breaks, planted};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
+use crate::state::operation::Durable;
 use crate::state::wait;
 use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Ino, Name, Permission, RenameMode, Result, Time};
@@ -353,17 +354,20 @@ fn commit_plan(
     if planted(Bug::OldNameGoesFirst) {
         commit::commit(core, guard, plan.from.0.dir, &both[1..])?;
     }
-    if let Err(error) = commit::commit(core, guard, plan.to.0.dir, told) {
-        table::unprepare(core, guard.own, entry_to);
-        return Err(error);
-    }
+    let durable = match commit::commit(core, guard, plan.to.0.dir, told) {
+        Ok(durable) => durable,
+        Err(error) => {
+            table::unprepare(core, guard.own, entry_to);
+            return Err(error);
+        }
+    };
     // Room was made, so this cannot fail for lack of space. The rename has happened even if the copy fails.
     let untold =
         planted(Bug::OldDirectoryNotTold) || planted(Bug::ExchangeNotTold) && plan.exchanged.is_some();
     if plan.across() && !untold {
         commit::commit(core, guard, plan.from.0.dir, &[from])?;
     }
-    show(core, guard, plan, locks, places, entry_to)
+    show(core, guard, plan, locks, places, (entry_to, durable))
 }
 
 /// Updates buckets, counts and parents to match the log. Returns the table of the new directory, if it should
@@ -374,7 +378,7 @@ fn show(
     plan: &Plan<'_>,
     locks: &mut Locks<'_>,
     [place_to, place_from]: [NameHash<'_>; 2],
-    entry_to: Prepared,
+    (entry_to, durable): (Prepared, Durable),
 ) -> Result<Option<Crowded>> {
     plan.to.0.dir.volatile.touch(plan.now);
     if plan.across() {
@@ -384,8 +388,8 @@ fn show(
         guard.lane.intent.note_unlinking(replaced.id());
     }
     // Both buckets are marked `changing` before either changes, and neither is unlocked before both are done.
-    locks.at(place_to)?.begin_change(plan.moved.version);
-    locks.at(place_from)?.begin_change(plan.gone.version);
+    locks.at(place_to)?.begin_change(&durable, plan.moved.version);
+    locks.at(place_from)?.begin_change(&durable, plan.gone.version);
     let crowded = locks.at(place_to)?.put(guard.own, plan.to.1, &plan.moved, entry_to)?;
     match &plan.exchanged {
         Some(target) => locks.at(place_from)?.mean(plan.from.1, target)?,

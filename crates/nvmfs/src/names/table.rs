@@ -34,6 +34,7 @@ use crate::state::bucket::{GROWTH_BITS, NAMES_A_BUCKET};
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::InodeRef;
 use crate::state::lane::LaneLocal;
+use crate::state::operation::Durable;
 use crate::state::{lease, wait};
 use heddle_arena::Ptr;
 use heddle_arena::sync::atomic::AtomicU64;
@@ -335,8 +336,15 @@ impl<'c> Locked<'c> {
         damage(self.core, self.table.dir)
     }
 
-    /// Begins a change. Readers see it when the bucket is unlocked, with this version.
-    pub fn begin_change(&mut self, version: Version) {
+    /// Begins a change whose records are durable. Readers see it when the bucket is unlocked, with this
+    /// version.
+    pub fn begin_change(&mut self, _: &Durable, version: Version) {
+        self.begin_removal_in_place(version);
+    }
+
+    /// As [`Locked::begin_change`], before a record in the log is turned into a removal
+    /// (`in_place_removal`, I1).
+    pub fn begin_removal_in_place(&mut self, version: Version) {
         self.bucket.begin_change();
         self.version = version;
     }

@@ -14,5 +14,6 @@ mod latching;
 pub mod lease;
 pub mod living;
 pub mod opens;
+pub mod operation;
 pub mod scratch;
 pub mod wait;

@@ -19,13 +19,13 @@ pub mod paper;
 
 use crate::alloc::Purpose;
 use crate::file::blocks::list_of;
-use crate::file::cells::lock_pages;
+use crate::file::cells::{Committed, Locked, lock_pages};
 use crate::file::resize::{Eof, restate};
 use crate::file::shift;
 use crate::file::write_heddle::look;
 use crate::format::page::{PageHeader, SLOTS};
 use crate::format::record::{Blocks, Found, Record, parse};
-use crate::ids::{BlockNo, Extent, PageNo, Version};
+use crate::ids::{BlockNo, Extent, PageNo};
 use crate::log::chain::{self, Chain};
 use crate::log::commit;
 use crate::names::table;
@@ -230,29 +230,12 @@ fn move_run(
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
     }
-    guard.lane.begin(inode.ino, first, stop);
-    let locked = match lock_pages(core, guard, inode, first, stop) {
-        Ok(locked) => locked,
-        Err(error) => {
-            guard.lane.end();
-            return Err(error);
-        }
-    };
+    let locked = lock_pages(core, guard, inode, first, stop)?;
     let unchanged = (first.0..stop.0).all(|p| look(core, inode, PageNo(p)).1 == version);
-    let again = restated(inode, record, first, stop).filter(|_| unchanged);
-    let done = match &again {
-        Some(again) => commit::commit(core, guard, inode, std::slice::from_ref(again)).map(Some),
-        None => Ok(None),
-    };
-    let (Ok(Some(_)), Some(again)) = (&done, again) else {
-        locked.unlock(core);
-        guard.lane.end();
-        return done.map(|_| ());
-    };
-    guard.lane.commit();
+    let Some(again) = restated(inode, record, first, stop).filter(|_| unchanged) else { return Ok(()) };
+    let durable = commit::commit(core, guard, inode, std::slice::from_ref(&again))?;
     met(Met::WriteMoved);
-    publish_again(core, inode, locked, &again);
-    guard.lane.end();
+    publish_again(core, inode, locked.commit(&durable), &again);
     Ok(())
 }
 
@@ -284,10 +267,10 @@ fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -
     })
 }
 
-fn publish_again(core: &Core, inode: InodeRef<'_>, locked: crate::file::cells::Locked<'_>, again: &Record) {
+fn publish_again(core: &Core, inode: InodeRef<'_>, committed: Committed<Locked<'_>>, again: &Record) {
     let Record::Write { page, version, .. } = *again else { return };
     let map = |n: u64| look(core, inode, PageNo(page.0 + n)).0;
     let mut replaced = Vec::new();
-    locked.publish(core, inode, Version(version.0), map, &mut replaced);
+    committed.publish(version, map, &mut replaced);
     debug_assert!(replaced.is_empty());
 }

@@ -42,6 +42,7 @@ pub const ORDERS: &[Order] = &[
             &["state::index"],
             &["state::inode"],
             &["state::lane"],
+            &["state::operation"],
             &["state::free_map"],
             &["state::core"],
             &["state::opens", "state::wait"],

@@ -1,0 +1,54 @@
+//! The steps of an operation as types, so that a wrong order does not compile.
+//!
+//! | value | made by | permits |
+//! |-------|---------|---------|
+//! | [`Active`] | `begin` | to lock cells (`file::cells`) |
+//! | [`Durable`] | the fence behind the operation's records | to commit, and to change the bucket of a name |
+//! | `Committed` (`file::cells`) | locked cells and a `Durable` | to publish the cells |
+//!
+//! Invariants  I1  a value that is dropped undoes its step: locked cells are unlocked unchanged, then the lane is idle.
+//!             I2  a thread that panics undoes nothing. Its lane stays as it was: how far the operation came is not known.
+
+use crate::ids::PageNo;
+use crate::state::lane::Lane;
+use heddle_vfs::Ino;
+
+/// The records of an operation are durable.
+#[derive(Debug)]
+pub struct Durable(());
+
+impl Durable {
+    /// Runs `fence`, which makes the records durable that the caller has stored.
+    #[inline]
+    pub fn fenced(fence: impl FnOnce()) -> Durable {
+        fence();
+        Durable(())
+    }
+}
+
+/// An operation that has begun and has not happened. Its lane is ACTIVE.
+pub struct Active<'c>(&'c Lane);
+
+impl<'c> Active<'c> {
+    /// Begins an operation that will lock cells of pages `[first, end)` of inode `ino`.
+    #[inline]
+    pub fn begin(lane: &'c Lane, ino: Ino, first: PageNo, end: PageNo) -> Active<'c> {
+        lane.begin(ino, first, end);
+        Active(lane)
+    }
+
+    /// The operation happens: its lane is COMMITTED. The cells that it holds can be published.
+    #[inline]
+    pub fn commit(&self, _: &Durable) {
+        self.0.commit();
+    }
+}
+
+impl Drop for Active<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.0.end();
+        }
+    }
+}
