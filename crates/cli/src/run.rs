@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long)]
     prefault: bool,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -51,7 +51,7 @@ Environment:
 
 Static and set-id programs use the mount.
 
-Exit code: the program's; 126 if it cannot be run, 127 if it is not found, as with env(1).";
+Exit code: the program's; 126 if it cannot be run, 127 if it is not found, 1 if this command fails before, 2 if its options are wrong.";
 
 /// Runs the command: on success the program replaces this process.
 pub fn run(args: &Args) -> Result<()> {

@@ -73,6 +73,17 @@ impl Variant {
         }
     }
 
+    /// Returns true if one lock of the file covers all steps of a call, its log included.
+    pub fn locks_whole_file(self) -> bool {
+        self.lock() == Some(LockKind::Inode)
+    }
+
+    /// Returns true if the lock has a word for each segment that a file can have: a file is no larger than the
+    /// image.
+    pub fn locks_by_array(self) -> bool {
+        self.lock() == Some(LockKind::Array)
+    }
+
     /// Its number in the superblock.
     pub(crate) fn raw(self) -> u32 {
         Variant::ALL.iter().position(|v| *v == self).map_or(0, |i| i as u32 + 1)

@@ -1,9 +1,8 @@
 //! Images: making, mounting and unmounting them.
 
-use crate::alloc::itable;
 use crate::clock;
 use crate::format::inode::{CHUNK_INODES, InodeBase};
-use crate::format::layout::{Layout, REGION_BYTES_MIN, inode_pos};
+use crate::format::layout::{INODE_DIRECTORY, Layout, REGION_BYTES_MIN, inode_pos};
 use crate::format::pointer::{self, PointerLocation};
 use crate::format::superblock::{
     Copies, FoundSuperblock, MAGIC, MOUNTS_MAX, SUPERBLOCK_BYTES, Superblock, VERSION,
@@ -261,7 +260,7 @@ pub fn format(region: &Region, variant: Variant) -> Result<()> {
         crtime: now,
     };
     region.nt_line(inode_pos(layout.data, Ino::ROOT.0), &root.encode(seed));
-    let chunk = pointer::encode(seed, itable::DIRECTORY, PointerLocation::InodeChunk(0), layout.data);
+    let chunk = pointer::encode(seed, INODE_DIRECTORY, PointerLocation::InodeChunk(0), layout.data);
     region.store_u64(layout.chunk_pointer(0), chunk);
     // PERSIST: the file system is durable before the superblocks that describe it.
     region.fence();
@@ -429,11 +428,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let region_bytes = superblock.blocks_total.get() * BLOCK_BYTES as u64;
     let geometry = options.geometry.clone().unwrap_or_else(|| Geometry {
         segment_bytes: options.segment_bytes,
-        file_bytes_max: if variant == Variant::NovaArray {
-            region_bytes
-        } else {
-            heddle_vfs::OFFSET_MAX_BYTES
-        },
+        file_bytes_max: if variant.locks_by_array() { region_bytes } else { heddle_vfs::OFFSET_MAX_BYTES },
         ..Geometry::default()
     });
     let locks = match variant.lock().map(|kind| heddle_range_lock::make(kind, options.lock_mode, &geometry)) {

@@ -17,7 +17,7 @@
 
 use crate::alloc::{Purpose, return_unused, take_block, take_blocks};
 use crate::format::inode::CHUNK_INODES;
-use crate::format::layout::chunk_of;
+use crate::format::layout::{INODE_DIRECTORY, chunk_of};
 use crate::format::pointer::{self, PointerLocation};
 use crate::ids::{BlockNo, Extent, InodeId};
 use crate::planted::{Bug, Met, flushed_unless, met, planted};
@@ -39,9 +39,6 @@ const SEARCH_CHUNKS: u64 = 256;
 const CHUNKS_AT_ONCE: usize = 4;
 /// In `Chunk::block`: the chunk is being made.
 const MAKING: u64 = u64::MAX;
-
-/// The owner noted in the pointers of the inode directory.
-pub const DIRECTORY: InodeId = InodeId { ino: Ino(0), generation: 0 };
 
 /// Takes a free slot. Returns its number, and a generation that no inode had before.
 pub fn take(core: &Core, guard: &mut LaneGuard<'_>) -> Result<InodeId> {
@@ -167,7 +164,7 @@ fn make_chunks_of(core: &Core, guard: &mut LaneGuard<'_>, extents: &[Extent]) ->
             return_unused(core.free_map(), &[Extent { block, count: 1 }]);
             continue;
         };
-        let link = pointer::encode(core.seed, DIRECTORY, PointerLocation::InodeChunk(n), block);
+        let link = pointer::encode(core.seed, INODE_DIRECTORY, PointerLocation::InodeChunk(n), block);
         flushed_unless(Bug::ChunkPointerNotFlushed, || {
             core.region.store_u64(core.layout.chunk_pointer(n), link)
         });

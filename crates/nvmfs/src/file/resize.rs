@@ -24,7 +24,6 @@ use crate::state::core::Core;
 use crate::state::inode::{InodeRef, List};
 use crate::state::lease::LaneGuard;
 use crate::steps::{Step, step};
-use crate::variant::Variant;
 use crate::xattr::{self, Prepared};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::Access;
@@ -129,7 +128,7 @@ fn change(
         Some(Clear { span, .. }) => {
             Some((span.start, span.end.min(inode.volatile.size()).max(span.start + 1)))
         }
-        None => (file && core.variant == Variant::Nova).then_some((0, 1)),
+        None => (file && core.variant.locks_whole_file()).then_some((0, 1)),
     };
     let _range = match range {
         Some((start, end)) => Some(lock_range(core, guard.own, inode, start, end, Access::Exclusive)?),
@@ -226,8 +225,9 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
         return Ok(());
     }
     let file = inode.volatile.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
-    let nova = core.variant == Variant::Nova && file;
-    let _log = nova.then(|| lock_range(core, guard.own, inode, 0, 1, Access::Exclusive)).transpose()?;
+    let is_locked_whole = core.variant.locks_whole_file() && file;
+    let _log =
+        is_locked_whole.then(|| lock_range(core, guard.own, inode, 0, 1, Access::Exclusive)).transpose()?;
     if commit::prepare(core, guard, inode, SLOTS, Purpose::Regain)? {
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();

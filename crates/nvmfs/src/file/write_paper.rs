@@ -26,7 +26,6 @@ use crate::state::lane::LaneLocal;
 use crate::state::latch::{Latched, Spin};
 use crate::state::lease::{self, LaneGuard};
 use crate::steps::{Step, step};
-use crate::variant::Variant;
 use heddle_arena::{Ptr, Zeroed};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::{Access, Held, LockHead, RangeLock};
@@ -297,7 +296,7 @@ fn log_and_publish(
     list: Option<BlockNo>,
     version: Version,
 ) -> Result<()> {
-    let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };
+    let locks = commit::step_locks(core, inode);
     let size = inode.volatile.size();
     let mtime = inode.volatile.write_time();
     let mut records = std::mem::take(&mut guard.scratch.records);

@@ -8,12 +8,15 @@
 //! ```
 
 use super::inode::{CHUNK_INODES, INODE_BYTES};
-use crate::ids::BlockNo;
+use crate::ids::{BlockNo, InodeId};
 use heddle_pmem::{BLOCK_BYTES, Pos};
 use heddle_vfs::Ino;
 
 /// Smallest region; a smaller one has no room for a useful file system.
 pub const REGION_BYTES_MIN: u64 = 4 << 20;
+
+/// The owner noted in the pointers of the inode directory.
+pub const INODE_DIRECTORY: InodeId = InodeId { ino: Ino(0), generation: 0 };
 
 /// Possible lengths, in bytes, of the target of a symbolic link.
 pub const TARGET_BYTES: std::ops::Range<u64> = 1..4096;

@@ -4,9 +4,8 @@ use super::catalogue::Code;
 use super::claims::Use;
 use super::mend;
 use super::pass::{Location, Pass};
-use crate::alloc::itable::DIRECTORY;
 use crate::format::inode::{CHUNK_INODES, FoundInode, INODE_BYTES, InodeBase};
-use crate::format::layout::{chunk_of, inode_pos};
+use crate::format::layout::{INODE_DIRECTORY, chunk_of, inode_pos};
 use crate::format::pointer::{self, PointerLocation, Target};
 use crate::format::word::{Line, MARK};
 use crate::ids::{BlockNo, InodeId};
@@ -128,7 +127,7 @@ fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
     let (seed, layout) = (pass.image.seed, pass.image.layout);
     let at = layout.chunk_pointer(n);
     let raw = pass.media.word(at);
-    let decode = |raw| pointer::decode(seed, DIRECTORY, PointerLocation::InodeChunk(n), raw);
+    let decode = |raw| pointer::decode(seed, INODE_DIRECTORY, PointerLocation::InodeChunk(n), raw);
     let location = Location::block(BlockNo(at.0 / BLOCK_BYTES as u64));
     match decode(raw) {
         Target::None => return None,
@@ -145,7 +144,10 @@ fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
             };
             let what = format!("chunk {n} is at block {}, its pointer leads to block {}", found.0, block.0);
             pass.issue(Code::CHUNK_OUTSIDE, location, what);
-            pass.exact(at, vec![pointer::encode(seed, DIRECTORY, PointerLocation::InodeChunk(n), found)]);
+            pass.exact(
+                at,
+                vec![pointer::encode(seed, INODE_DIRECTORY, PointerLocation::InodeChunk(n), found)],
+            );
             return Some(found);
         }
         Target::At(block) => {
@@ -157,7 +159,7 @@ fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
     let fits = |block| layout.holds(block, 1) && looks_like(pass, n, block, true);
     let mended = match mend::pointer(raw, decode, fits) {
         Some(0) | None => search(pass, n)
-            .map(|block| pointer::encode(seed, DIRECTORY, PointerLocation::InodeChunk(n), block))
+            .map(|block| pointer::encode(seed, INODE_DIRECTORY, PointerLocation::InodeChunk(n), block))
             .or(mend::was_blank(&[raw]).then_some(0)),
         found => found,
     };

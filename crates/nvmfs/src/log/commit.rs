@@ -279,6 +279,11 @@ pub fn paper_locks<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c PaperL
     (file && at != 0).then(|| core.arena.get(heddle_arena::Ptr::from_raw(at)))
 }
 
+/// As [`paper_locks`]; `None` where the file's lock covers all steps.
+pub fn step_locks<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c PaperLocks> {
+    if core.variant.locks_whole_file() { None } else { paper_locks(core, inode) }
+}
+
 /// Refuses a transaction that does not fit, before anything is written. That is a mistake of the calling
 /// code, not of the user.
 pub fn fits(records: &[Record]) -> Result<()> {

@@ -336,14 +336,12 @@ impl<'c> Locked<'c> {
         damage(self.core, self.table.dir)
     }
 
-    /// Begins a change whose records are durable. Readers see it when the bucket is unlocked, with this
-    /// version.
+    /// Begins a change that is durable. Readers see it when the bucket is unlocked, with this version.
     pub fn begin_change(&mut self, _: &Durable, version: Version) {
         self.begin_removal_in_place(version);
     }
 
-    /// As [`Locked::begin_change`], before a record in the log is turned into a removal
-    /// (`in_place_removal`, I1).
+    /// The same, before a record in the log is turned into a removal (`in_place_removal`, I1).
     pub fn begin_removal_in_place(&mut self, version: Version) {
         self.bucket.begin_change();
         self.version = version;

@@ -20,7 +20,7 @@ mod read_chain;
 
 use crate::alloc::itable;
 use crate::format::inode::{CHUNK_INODES, FoundInode, INODE_BYTES, InodeBase};
-use crate::format::layout::{chunk_of, inode_pos};
+use crate::format::layout::{INODE_DIRECTORY, chunk_of, inode_pos};
 use crate::format::pointer::{self, PointerLocation, Target};
 use crate::ids::{BlockNo, Extent, InodeId};
 use crate::log::scan::Scan;
@@ -132,7 +132,7 @@ fn read_slots(core: &Core, progress: Progress<'_>) -> Result<Slots> {
     let mut slots = Slots { chunks: Vec::new(), bases: HashMap::new(), broken: HashMap::new() };
     for n in 0..core.layout.chunks_max {
         let raw = core.region.load_u64(core.layout.chunk_pointer(n));
-        let block = match pointer::decode(core.seed, itable::DIRECTORY, PointerLocation::InodeChunk(n), raw) {
+        let block = match pointer::decode(core.seed, INODE_DIRECTORY, PointerLocation::InodeChunk(n), raw) {
             Target::None => continue,
             Target::At(block) if core.layout.holds(block, 1) => block,
             _ => return Err(Error::Corrupt(format!("inode directory: the pointer to chunk {n}"))),

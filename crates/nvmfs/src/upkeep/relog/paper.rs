@@ -20,7 +20,6 @@ use crate::state::inode::InodeRef;
 use crate::state::latch::Spun;
 use crate::state::lease::LaneGuard;
 use crate::upkeep::garbage;
-use crate::variant::Variant;
 use heddle_range_lock::Access;
 use heddle_vfs::Result;
 
@@ -72,7 +71,7 @@ pub enum LogGuard<'c> {
 
 /// Locks the chain of a file.
 pub fn lock_log<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> Result<LogGuard<'c>> {
-    if core.variant == Variant::Nova {
+    if core.variant.locks_whole_file() {
         return Ok(LogGuard::Inode { _range: lock_range(core, guard.own, inode, 0, 1, Access::Exclusive)? });
     }
     Ok(LogGuard::Log { _log: commit::paper_locks(core, inode).map(|locks| locks.log.lock()) })
@@ -112,7 +111,7 @@ fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, recor
 /// Gives the pages the record's version. They keep their blocks.
 fn publish(core: &Core, inode: InodeRef<'_>, again: &Record) {
     let Record::Write { page, pages, version, .. } = *again else { return };
-    let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };
+    let locks = commit::step_locks(core, inode);
     let _index = locks.map(|l| l.index.lock());
     for page in (page.0..page.0 + pages).map(PageNo) {
         if let Some(run) = inode.volatile.index().find(&core.arena, page) {
