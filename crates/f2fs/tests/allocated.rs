@@ -123,7 +123,7 @@ fn zeroing_a_range_keeps_its_blocks_and_allocates_its_holes() {
         wanted[..PAGE as usize / 2].fill(7);
         assert!(read(&fs, Path::new("/file")) == wanted, "{}", variant.name());
         assert_eq!(allocated(&fs, &file), held, "{}", variant.name());
-        // As after a power cut, then as after an unmount.
+        // As behind a power cut, then as behind an unmount.
         fs.fsync(&file, false).unwrap();
         fs.release(file);
         drop(fs);
@@ -142,6 +142,34 @@ fn zeroing_a_range_keeps_its_blocks_and_allocates_its_holes() {
         assert!(read(&fs, Path::new("/file")) == wanted, "{}", variant.name());
         fs.release(file);
         again(fs, &image, variant);
+    }
+}
+
+/// Pages with data, holes between and behind them, and space beyond the end.
+#[test]
+fn a_shift_moves_what_lies_before_the_end_and_nothing_else() {
+    for (variant, image) in Variant::ALL.into_iter().flat_map(|v| images().into_iter().map(move |i| (v, i))) {
+        let fs = open_as(&image.path, variant).unwrap();
+        let file = open(&fs, "file");
+        let page_of = |value: u8| [value; PAGE as usize];
+        for page in [0, 1, 3] {
+            fs.write(&file, page * PAGE, &page_of(page as u8 + 1)).unwrap();
+        }
+        resize(&fs, &file, 6 * PAGE);
+        fs.fallocate(&file, KEEP, 6 * PAGE, 3 * PAGE).unwrap();
+        fs.sync().unwrap();
+        let held = allocated(&fs, &file);
+        fs.fallocate(&file, RangeOp::Insert, PAGE, 2 * PAGE).unwrap();
+        let inserted = [1, 0, 0, 2, 0, 4, 0, 0].map(page_of).concat();
+        assert!(read(&fs, Path::new("/file")) == inserted, "{}, inserted", variant.name());
+        assert_eq!(allocated(&fs, &file), held, "{}: the space beyond the end stays", variant.name());
+        fs.fallocate(&file, RangeOp::Collapse, PAGE, 2 * PAGE).unwrap();
+        let collapsed = [1, 2, 0, 4, 0, 0].map(page_of).concat();
+        assert!(read(&fs, Path::new("/file")) == collapsed, "{}, collapsed", variant.name());
+        assert_eq!(allocated(&fs, &file), held - 1, "{}: what is beyond the new end goes", variant.name());
+        fs.release(file);
+        let fs = again(fs, &image, variant);
+        assert!(read(&fs, Path::new("/file")) == collapsed, "{}, after a mount", variant.name());
     }
 }
 
@@ -209,7 +237,7 @@ fn what_stands_inline_can_be_written_on_a_full_image() {
         assert_eq!(fs.write(&file, 3000, &[1; 2000]), Err(Error::NoSpace));
         fs.fsync(&file, false).unwrap();
         fs.release(file);
-        // As after a power cut.
+        // As behind a power cut.
         drop(fs);
         let fs = again(open_as(&image.path, variant).unwrap(), &image, variant);
         assert!(read(&fs, path) == wanted, "{}", variant.name());
