@@ -26,7 +26,7 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Structures:
-    superblock        both copies
+  superblock        both copies
   tree              every path, with its inode
   inode N           the slot of an inode, and its state as its log tells it
   log N             the valid records of an inode's log

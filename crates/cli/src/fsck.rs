@@ -47,7 +47,9 @@ Examples:
 F2FS images are checked and repaired by fsck.f2fs, which keeps no undo file. Files that a repair removes are saved before it, in
 IMAGE.lost/lost_found; if one of them cannot be saved, nothing is repaired. After fsck.f2fs, or where it is not installed, heddle checks
 for what a mount would refuse, and repairs nothing of that.
+
 An image that was not unmounted needs no fsck: the next mount recovers it, and fsck says so in notes.
+
 Exit codes, as fsck(8): 0 no issue (or notes only), 1 repaired or restored, 4 not repaired, 5 repaired in part (F2FS: 4),
 8 could not be checked, 16 wrong usage.";
 

@@ -10,6 +10,7 @@ mod dump;
 mod explain;
 mod fold;
 mod fsck;
+mod help;
 mod info;
 mod large_pages;
 mod mkfs;
@@ -104,7 +105,7 @@ fn command() -> ExitCode {
         Ok(None) => std::env::args_os().collect(),
         Err(error) => return failure::report(&error),
     };
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match help::parse::<Cli>(args) {
         Ok(cli) => cli,
         Err(error) => return wrong_words(&error),
     };

@@ -60,20 +60,20 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Options for -o:
-    ro                     allow no changes
+  ro                     allow no changes
   allow_other            let other users in, as file modes allow (default for root)
   no_allow_other         let in only the user who mounts
   variant=V              as --variant V
   durability=process     NVM images: a write that returned survives the death of any process, at the speed of plain memory
                          [default on tmpfs, ramfs and hugetlbfs, which a power cut empties; refused on all other media]
-    durability=power       a write that returned survives a power cut too [default on all other media; on memory for measurements
+  durability=power       a write that returned survives a power cut too [default on all other media; on memory for measurements
                          only, as in the papers]. With F2FS images both options concern the node log only
-    lock-mode=paper        locks of the papers' NVM variants as published: waiters spin, readers go first; default: waiters sleep,
+  lock-mode=paper        locks of the papers' NVM variants as published: waiters spin, readers go first; default: waiters sleep,
                          long-waiting writers go first
   segment=SIZE           segment size of the papers' range locks (4K)
   nvm=FILE               as --nvm FILE
   nvm-size=SIZE          size of a new node log (64M)
-    discard-nvm            F2FS: lose the fsyncs that only the node log has; the image continues from its last checkpoint
+  discard-nvm            F2FS: lose the fsyncs that only the node log has; the image continues from its last checkpoint
   force-nvm              F2FS: make a node log over any content of the file or device; without it, only over zeros
   discard, nodiscard     F2FS: tell the device at each checkpoint which segments are free [default on block devices]; in a file,
                          this returns their space to the file system below, but later writes there are slower
@@ -96,18 +96,17 @@ Options for -o:
   noexec, suid, dev      execute no programs; let set-id programs and device files have effect (only root may)
   log=FILE               log of a mount in the background [default: /var/log/heddle.log; for other users than root heddle.log in
                          $XDG_STATE_HOME, or in ~/.local/state]
-  noatime, defaults, nofail, x-...
-                         accepted without effect: reading never changes the access time, the others are for mount(8)
-                         (with any x- option umount(8) waits until the image is clean, if umount.fuse.heddle is
-                         a link to this program)
+  noatime, defaults      accepted without effect: reading never changes the access time
+  nofail, x-...          accepted for mount(8). With any x- option umount(8) waits until the image is clean, if umount.fuse.heddle
+                         is a link to this program
 
 Examples:
   heddle mount /dev/shm/my.img /mnt/h
   heddle mount -o ro,allow_other /dev/shm/my.img /mnt/h
-  mount -t heddle -o noatime /dev/shm/my.img /mnt/h                        (if mount.heddle is a link to this program)
-  heddle mount /dev/sdb1 /mnt/phone                            (an F2FS image or device; with -o ro nothing is written to it)
-  heddle mount --variant f2fs-rl /var/tmp/flash.img /mnt/h     (the same image; parallel writes to different pages of one file)
-  heddle mount --variant f2fs-integrated --nvm /dev/pmem0 /var/tmp/flash.img /mnt/h    (fsyncs go to NVM; needed at every mount)
+  mount -t heddle -o noatime /dev/shm/my.img /mnt/h  the same, if mount.heddle is a link to this program
+  heddle mount /dev/sdb1 /mnt/phone  an F2FS image or device; with -o ro nothing is written to it
+  heddle mount --variant f2fs-rl /var/tmp/flash.img /mnt/h  an F2FS image; several threads write different pages of one file at once
+  heddle mount --variant f2fs-integrated --nvm /dev/pmem0 /var/tmp/flash.img /mnt/h  fsyncs go to NVM, which every mount then needs
   heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
 
 If the mount's process dies, the next mount takes over from attached processes. Its runtime files lie in /run/heddle, for other users

@@ -34,8 +34,8 @@ const EXAMPLES: &str = "\
 Examples:
   heddle run -- fio --name=job --filename=/mnt/h/file --rw=randwrite --bs=4k --size=64M
   heddle run --image /dev/shm/my.img -- python3 program.py
-    heddle run --prefault -- ./checkpoint                   first writes are as fast as later ones
-  HEDDLE_REPORT=report.json heddle run -- ./program       count calls served and not served, with reasons: a line of JSON per process
+  heddle run --prefault -- ./checkpoint                   first writes are as fast as later ones
+  HEDDLE_REPORT=report.json heddle run -- ./program       count the calls served and not served, with reasons: a line of JSON per process
   LD_PRELOAD=/usr/local/lib/heddle/libheddle_preload.so ./program      the same without this command, if the library lies there
 
 The kernel does not see these reads and writes. Nor do inotify, fanotify, leases, audit, strace and I/O limits of control groups.
@@ -45,7 +45,7 @@ Environment:
   HEDDLE_REPORT=FILE     as above
   HEDDLE_PREFAULT=1      as --prefault
   HEDDLE_PRELOAD=FILE    the library [default: beside this program, or in ../lib/heddle or ../lib]
-    HEDDLE_AIO=pass        pass libaio and io_uring to the kernel; by default they are refused, so that programs use calls that are served
+  HEDDLE_AIO=pass        pass libaio and io_uring to the kernel; by default they are refused, so that programs use calls that are served
   HEDDLE_TRUST=USER,...  attach to these users' mounts too, besides root's and your own; these users can corrupt the program's memory
                          (docs/security.md)
 

@@ -1,6 +1,6 @@
 //! Shell completions and manual pages, for packages and for single users.
 
-use crate::Cli;
+use crate::{Cli, help};
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
@@ -47,9 +47,9 @@ fn for_users() -> Command {
 
 /// `heddle man DIR`
 pub fn man(args: &ManArgs) -> Result<()> {
-    let mut all = for_users().disable_help_subcommand(true);
+    let mut all = help::fitted(for_users().disable_help_subcommand(true), help::MAN_COLUMNS);
     all.build();
-    let top = Cli::command();
+    let top = help::fitted(Cli::command(), help::MAN_COLUMNS);
     for page in all.get_subcommands().chain([&top]) {
         let page = Man::new(page.clone()).source(format!("heddle {VERSION}"));
         page.generate_to(&args.dir)
