@@ -123,7 +123,7 @@ fn zeroing_a_range_keeps_its_blocks_and_allocates_its_holes() {
         wanted[..PAGE as usize / 2].fill(7);
         assert!(read(&fs, Path::new("/file")) == wanted, "{}", variant.name());
         assert_eq!(allocated(&fs, &file), held, "{}", variant.name());
-        // As behind a power cut, then as behind an unmount.
+        // As after a power cut, then as after an unmount.
         fs.fsync(&file, false).unwrap();
         fs.release(file);
         drop(fs);
@@ -237,7 +237,7 @@ fn what_stands_inline_can_be_written_on_a_full_image() {
         assert_eq!(fs.write(&file, 3000, &[1; 2000]), Err(Error::NoSpace));
         fs.fsync(&file, false).unwrap();
         fs.release(file);
-        // As behind a power cut.
+        // As after a power cut.
         drop(fs);
         let fs = again(open_as(&image.path, variant).unwrap(), &image, variant);
         assert!(read(&fs, path) == wanted, "{}", variant.name());
