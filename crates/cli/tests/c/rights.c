@@ -62,11 +62,11 @@ static void give_up(int way) {
 }
 
 static int fd, second;
-static volatile int stop;
+static volatile int stop, has_read;
 
 static void *reads(void *arg) {
 	char b[4];
-	while (!stop)
+	for (; !stop; has_read = 1)
 		CHECK(pread(fd, b, 4, 0) == 4 && memcmp(b, "read", 4) == 0);
 	return arg;
 }
@@ -228,7 +228,9 @@ static int shut_in_by_a_handler(void) {
 	struct sigaction act = {.sa_handler = shuts_the_program_in};
 	CHECK(write(fd, "read ", 5) == 5 && mapped() == (getenv("LD_PRELOAD") != NULL));
 	CHECK(sigaction(SIGUSR1, &act, NULL) == 0 && pthread_create(&thread, NULL, reads, NULL) == 0);
-	usleep(1000);
+	/* Its reads are served until the handler runs. */
+	while (!has_read)
+		usleep(1000);
 	CHECK(raise(SIGUSR1) == 0 && in_handler && write(fd, "after", 5) == 5);
 	stop = 1;
 	CHECK(pthread_join(thread, NULL) == 0 && close(second) == 0 && close(open(file, O_RDONLY)) == 0 && !mapped());

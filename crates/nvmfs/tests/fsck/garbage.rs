@@ -32,7 +32,8 @@ fn read_all(image: &[u8]) {
     {
         let _ = dump("garbage", &region, &what);
     }
-    assert!(began.elapsed() < Duration::from_secs(60), "it took {:?}", began.elapsed());
+    // Seconds; a walk that begins anew at each page takes hours. A busy machine takes a minute.
+    assert!(began.elapsed() < Duration::from_secs(600), "it took {:?}", began.elapsed());
 }
 
 /// The image is looked through once for all lost chunks: a look for each of these would take minutes.
@@ -113,5 +114,6 @@ fn a_chain_through_the_whole_image_ends_in_time() {
     let began = Instant::now();
     let verdict = examine("long", &sample.region).unwrap();
     assert!(verdict.found() > 10_000, "{}", verdict.found());
-    assert!(began.elapsed() < Duration::from_secs(60), "it took {:?}", began.elapsed());
+    // Seconds; a walk that begins anew at each page takes hours. A busy machine takes a minute.
+    assert!(began.elapsed() < Duration::from_secs(600), "it took {:?}", began.elapsed());
 }
