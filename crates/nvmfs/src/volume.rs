@@ -16,7 +16,7 @@ use crate::process::boot_id;
 use crate::region::Region;
 use crate::state::core::{Core, Identity, Parts};
 use crate::state::inode::InodeRef;
-use crate::state::lease;
+use crate::state::lease::{self, LaneGuard};
 use crate::upkeep::recovery::{self, Progress, Report};
 use crate::upkeep::settle;
 use crate::upkeep::settle::HOOKS;
@@ -528,10 +528,14 @@ impl Volume {
     pub fn close_with(self, lost: &dyn Fn(&VolumeError)) -> Result<()> {
         let core = &self.fs.core;
         let alone = core.root().attached.load(SeqCst) == 0;
-        let tidy = if alone { self.end_nameless() } else { true };
+        // Entered now, because no call can be entered after the end.
+        let last = core.writable().ok().and_then(|()| lease::enter(core).ok());
+        let quiet = alone || settle::end(core, last.as_ref().map(|guard| guard.id));
+        if let Some(mut guard) = last.filter(|_| quiet) {
+            self.end_nameless(&mut guard);
+        }
         lease::leave(core);
-        let quiet = alone || settle::end(core);
-        let tidy = tidy && self.nameless().next().is_none();
+        let tidy = self.nameless().next().is_none();
         if quiet
             && tidy
             && !core.read_only
@@ -565,15 +569,10 @@ impl Volume {
         living.filter(|inode| inode.volatile.nlink.load(SeqCst) == 0)
     }
 
-    /// Frees them: a cleanly unmounted image has none, and fsck would take one for a lost file. Returns false
-    /// if some are left.
-    fn end_nameless(&self) -> bool {
-        if self.fs.core.writable().is_err() || self.nameless().next().is_none() {
-            return true;
-        }
-        let Ok(mut guard) = lease::enter(&self.fs.core) else { return false };
-        self.nameless().for_each(|inode| life::end(&self.fs.core, &mut guard, inode));
-        true
+    /// Frees them: a cleanly unmounted image has none, and fsck would take one for a lost file. No other call
+    /// is under way or can begin.
+    fn end_nameless(&self, guard: &mut LaneGuard<'_>) {
+        self.nameless().for_each(|inode| life::end(&self.fs.core, guard, inode));
     }
 
     /// Returns state taken over from a dead daemon, which stays dead: its clients go on, and the next daemon

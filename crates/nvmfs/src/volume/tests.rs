@@ -14,6 +14,7 @@ use crate::variant::Variant;
 use heddle_pmem::CrashPoint;
 use heddle_range_lock::{Geometry, Mode};
 use heddle_vfs::{Cookie, Cred, FileKind, FileSystem, Ino, Name, NewNode, OpenFlags, RenameMode};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
 fn parts(region: Region, arena: heddle_arena::Arena, variant: Variant) -> Parts {
@@ -84,6 +85,25 @@ fn two_mappings_of_one_arena_are_one_file_system() {
         drop(views);
         volume.unmount();
     }
+}
+
+/// Before, an unmount left such a file, and the image was not clean, if an attached process had not ended yet.
+#[test]
+fn an_unmount_frees_nameless_files_that_attached_processes_have_open() {
+    let region = Region::anonymous(64 << 20).unwrap();
+    format(&region, Variant::Heddle).unwrap();
+    let media = region.map_again().unwrap();
+    let volume = mount(region, &MountOptions::default()).unwrap();
+    let attached = second_view(&volume.fs.core);
+    let cred = Cred::root();
+    let (_, handle) = attached.create(&cred, Ino::ROOT, name("f"), 0o644, OpenFlags::READ_WRITE).unwrap();
+    attached.write(&handle, 0, &[1; 4096]).unwrap();
+    attached.unlink(&cred, Ino::ROOT, name("f")).unwrap();
+    volume.fs.core.root().attached.store(1, SeqCst);
+    volume.close().unwrap();
+    assert_eq!(read_superblock(&media).unwrap().mounted().unwrap().clean.get(), 1, "it is marked clean");
+    assert!(attached.write(&handle, 0, &[2; 4096]).is_err(), "the file system has ended");
+    crate::state::lease::leave(&attached.core);
 }
 
 fn name(text: &str) -> Name<'_> {

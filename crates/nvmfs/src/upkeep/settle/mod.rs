@@ -54,8 +54,9 @@ const SERIAL_MASK: u64 = (1 << 60) - 1;
 const END_MAX: Duration = Duration::from_secs(10);
 
 /// Ends the file system for all attached processes: refuses new calls, waits for those under way, settles
-/// dead lanes. Returns false if a call has not ended in time.
-pub fn end(core: &Core) -> bool {
+/// dead lanes. Returns false if a call has not ended in time. `own`: the lane of the caller's call, which goes
+/// on.
+pub fn end(core: &Core, own: Option<u16>) -> bool {
     core.root().ended.store(1, SeqCst);
     if cfg!(shuttle) {
         // Threads of a model have ended by then, and a model has no time to wait.
@@ -66,7 +67,7 @@ pub fn end(core: &Core) -> bool {
     let began = Instant::now();
     loop {
         sweep(core);
-        let inside = |lane: &u16| core.lane(*lane).intent.inside.load(SeqCst) != 0;
+        let inside = |lane: &u16| Some(*lane) != own && core.lane(*lane).intent.inside.load(SeqCst) != 0;
         match lanes(core).find(inside) {
             None => return true,
             Some(_) if began.elapsed() > END_MAX => return false,
