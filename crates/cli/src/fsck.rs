@@ -22,7 +22,7 @@ pub struct Args {
     /// Show each issue, and make all possible repairs
     #[arg(short = 'y')]
     repair: bool,
-    /// NVM images. With -y: save the bytes that the repair overwrites to this file [default: IMAGE.undo-DATE]. Without -y: restore them
+    /// With -y: save the bytes that the repair overwrites to this file [default: IMAGE.undo-DATE]. Without -y: restore them
     #[arg(long, value_name = "FILE")]
     undo: Option<PathBuf>,
     /// F2FS images, with -y: lose the changes that only the node log has, to repair an image that cannot be folded
@@ -44,9 +44,10 @@ Examples:
   heddle fsck -y --discard-nvm /dev/sdb1             an F2FS image that needs its node log, and cannot be folded
   heddle explain NV-0042                             explain an issue
 
-F2FS images are checked and repaired by fsck.f2fs, which keeps no undo file. Files that a repair removes are saved before it, in
-IMAGE.lost/lost_found; if one of them cannot be saved, nothing is repaired. After fsck.f2fs, or where it is not installed, heddle checks
-for what a mount would refuse, and repairs nothing of that.
+F2FS images are checked and repaired by fsck.f2fs, under heddle's eyes: what it overwrites goes into the undo file first, and files that it
+removes or changes are saved in IMAGE.lost/lost_found. If that cannot be, everything is as before. The undo file and the saved files of a
+device lie in the working directory. After fsck.f2fs, or where it is not installed, heddle checks for what a mount would refuse, and repairs
+nothing of that.
 
 An image that was not unmounted needs no fsck: the next mount recovers it, and fsck says so in notes.
 
@@ -97,12 +98,6 @@ pub fn run(args: &Args) -> Result<()> {
         Some(_) if args.look => {
             return Err(Exit::because(USAGE, usage("--undo restores bytes: leave out -n")));
         }
-        Some(_) if heddle_f2fs::is_f2fs(&args.image) => {
-            return Err(Exit::because(
-                USAGE,
-                usage("--undo is for NVM images: fsck.f2fs keeps no undo file"),
-            ));
-        }
         _ if args.discard_nvm && !args.repair => {
             return Err(Exit::because(USAGE, usage("--discard-nvm is for repairs: add -y")));
         }
@@ -112,6 +107,7 @@ pub fn run(args: &Args) -> Result<()> {
                 usage("--discard-nvm is for F2FS images: only those have node logs"),
             ));
         }
+        Some(file) if !args.repair && heddle_f2fs::is_f2fs(&args.image) => f2fs::put_back(&args.image, file),
         Some(file) if !args.repair => put_back(args, file),
         _ if heddle_f2fs::is_f2fs(&args.image) => f2fs::check(args),
         _ => check(args),
@@ -183,11 +179,18 @@ fn ask(name: &str) -> bool {
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-/// `IMAGE.undo-20260101T120000`
+/// `IMAGE.undo-20260101T120000`, with a number behind it if there are several of one second.
 fn undo_name(image: &Path) -> PathBuf {
-    let mut name = image.as_os_str().to_owned();
-    name.push(format!(".undo-{}", heddle_console::clock::stamp()));
-    name.into()
+    let stamp = heddle_console::clock::stamp();
+    let name = |n: u32| {
+        let mut name = image.as_os_str().to_owned();
+        name.push(format!(".undo-{stamp}"));
+        if n > 0 {
+            name.push(format!(".{n}"));
+        }
+        PathBuf::from(name)
+    };
+    (0..).map(name).find(|name| name.symlink_metadata().is_err()).unwrap_or_else(|| name(0))
 }
 
 fn counts(verdict: &Verdict, severity: Severity) -> usize {

@@ -7,6 +7,8 @@ mod common;
 mod damaged;
 #[path = "flash/lost.rs"]
 mod lost;
+#[path = "flash/transaction.rs"]
+mod transaction;
 
 use common::{Mounted, Place, alone, command, heddle, own_namespace};
 use rustix::fs::OFlags;

@@ -2,19 +2,21 @@
 //!
 //! It is locked (flock(2)) as long as it is open: shared for reading, so that there may be several readers
 //! but no writer, and exclusively for writing. A block device is opened for writing only if it is not
-//! mounted.
+//! mounted. A repair by another program is the exception: that program opens the device exclusively, and this
+//! one holds it so before and behind.
 
 use crate::error::OpenError;
 use crate::format::{BLOCK_BYTES, Block};
 use crate::ids::BlockAddr;
 use crate::planted::{Breach, breaks};
 use heddle_signatures::{Claim, ClaimMode, claim};
+use heddle_undo::Old;
 use heddle_vfs::{Error, Result};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -23,6 +25,27 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub(crate) enum Access {
     Read,
     Write,
+    /// Writing beside a program that opens a device exclusively itself.
+    Repair,
+}
+
+/// What tells that a descriptor leads to an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Identity {
+    /// A file: device and inode.
+    File(u64, u64),
+    /// A block device, by its number.
+    Device(u64),
+}
+
+impl Identity {
+    /// That of what has this metadata.
+    pub fn of(meta: &std::fs::Metadata) -> Identity {
+        match meta.file_type().is_block_device() {
+            true => Identity::Device(meta.rdev()),
+            false => Identity::File(meta.dev(), meta.ino()),
+        }
+    }
 }
 
 /// A request to a device.
@@ -65,6 +88,10 @@ pub(crate) struct Device {
     blocks: u64,
     /// True: it is told of unused blocks.
     discards: AtomicBool,
+    /// Blocks that are read as they were.
+    old: Option<Old>,
+    /// True: another one has the lock.
+    is_view: bool,
     #[cfg(feature = "testkit")]
     pub(crate) traffic: std::sync::Arc<std::sync::Mutex<Vec<Traffic>>>,
     #[cfg(feature = "testkit")]
@@ -77,7 +104,9 @@ impl Drop for Device {
     /// then.
     fn drop(&mut self) {
         // If it cannot be unlocked, it stays locked until the last copy is closed.
-        let _ = flock(&self.file, FlockOperation::Unlock);
+        if !self.is_view {
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -92,13 +121,13 @@ impl Device {
     /// Opens an image.
     pub(crate) fn open(path: &Path, access: Access) -> std::result::Result<Device, OpenError> {
         let fail = |what| move |source| OpenError::System { image: path.into(), what, source };
-        let writes = access == Access::Write;
+        let writes = access != Access::Read;
         // The kernel knows whether a device is mounted or in use: a writer opens it exclusively.
         let is_device = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
         if writes && heddle_signatures::is_write_protected(path) {
             return Err(OpenError::WriteProtected { image: path.into() });
         }
-        let alone = if writes && is_device { OFlags::EXCL } else { OFlags::empty() };
+        let alone = if access == Access::Write && is_device { OFlags::EXCL } else { OFlags::empty() };
         let opened = File::options().read(true).write(writes).custom_flags(alone.bits() as i32).open(path);
         let file = opened.map_err(|source| match Errno::from_io_error(&source) {
             Some(Errno::BUSY) => in_use(path),
@@ -106,7 +135,7 @@ impl Device {
         })?;
         let lock = match access {
             Access::Read => FlockOperation::NonBlockingLockShared,
-            Access::Write => FlockOperation::NonBlockingLockExclusive,
+            Access::Write | Access::Repair => FlockOperation::NonBlockingLockExclusive,
         };
         match flock(&file, lock) {
             Err(Errno::WOULDBLOCK) => return Err(in_use(path)),
@@ -138,10 +167,42 @@ impl Device {
             path: path.into(),
             blocks: bytes / BLOCK_BYTES as u64,
             discards: AtomicBool::new(is_device),
+            old: None,
+            is_view: false,
             #[cfg(feature = "testkit")]
             traffic: std::sync::Arc::default(),
             #[cfg(feature = "testkit")]
             faults: std::sync::Mutex::default(),
+        })
+    }
+
+    /// The same bytes, for reading: with `old`, as they were where it has blocks. This one keeps the lock.
+    pub(crate) fn view(&self, old: Option<Old>) -> std::result::Result<Device, OpenError> {
+        let file = self.file.try_clone();
+        let file =
+            file.map_err(|source| OpenError::System { image: self.path.clone(), what: "open", source })?;
+        let mut view = Device::of(file, Claim::default(), &self.path)?;
+        (view.old, view.is_view) = (old, true);
+        Ok(view)
+    }
+
+    /// Device and inode of a file, or the number of a block device.
+    pub(crate) fn identity(&self) -> std::io::Result<Identity> {
+        let meta = self.file.metadata()?;
+        Ok(Identity::of(&meta))
+    }
+
+    /// Keeps a block device from being mounted, until this is closed. Of a file it says nothing.
+    pub(crate) fn hold(&self) -> std::result::Result<Option<File>, OpenError> {
+        let is_device = self.file.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
+        if !is_device {
+            return Ok(None);
+        }
+        let opened =
+            File::options().read(true).custom_flags(OFlags::EXCL.bits() as i32).open(&self.path).map(Some);
+        opened.map_err(|source| match Errno::from_io_error(&source) {
+            Some(Errno::BUSY) => in_use(&self.path),
+            _ => OpenError::System { image: self.path.clone(), what: "open", source },
         })
     }
 
@@ -160,9 +221,29 @@ impl Device {
         #[cfg(feature = "testkit")]
         self.may_fail(None)?;
         let at = u64::from(addr.0) * BLOCK_BYTES as u64 + skip_bytes as u64;
-        self.file.read_exact_at(into, at).map_err(|error| {
-            Error::Io(format!("block {} of {} cannot be read: {error}", addr.0, self.path.display()))
-        })
+        let failed =
+            |error| Error::Io(format!("block {} of {} cannot be read: {error}", addr.0, self.path.display()));
+        self.file.read_exact_at(into, at).map_err(failed)?;
+        if let Some(old) = &self.old {
+            self.read_old(old, at, into).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Puts old blocks over what was read from this byte of the device on.
+    fn read_old(&self, old: &Old, at: u64, into: &mut [u8]) -> std::io::Result<()> {
+        let mut block = [0; BLOCK_BYTES];
+        let mut done = 0;
+        while done < into.len() {
+            let here = at + done as u64;
+            let within = (here % BLOCK_BYTES as u64) as usize;
+            let len = (BLOCK_BYTES - within).min(into.len() - done);
+            if old.read(here / BLOCK_BYTES as u64, &mut block)? {
+                into[done..done + len].copy_from_slice(&block[within..within + len]);
+            }
+            done += len;
+        }
+        Ok(())
     }
 
     /// Writes blocks that follow each other; durable after the next [`Device::flush`].

@@ -131,6 +131,10 @@ impl Inode {
         self.block().inline & flags != 0
     }
 
+    pub(crate) fn node(&self) -> &NodeBlock {
+        &self.node
+    }
+
     pub(crate) fn block(&self) -> &InodeBlock {
         inode_of(&self.node)
     }

@@ -65,6 +65,7 @@ mod variant;
 mod volume;
 mod xattr;
 
+pub use device::Identity;
 #[cfg(feature = "testkit")]
 pub use device::{Faults, Traffic};
 pub use error::OpenError;
@@ -76,8 +77,8 @@ pub use node_log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LogState};
 pub use superblock::Geometry;
 pub use variant::Variant;
 pub use volume::info::Info;
-pub use volume::lost::{Lost, LostContent, LostInode, LostKind};
+pub use volume::lost::{Lost, LostContent, LostForm, LostInode, LostKind};
 pub use volume::mkfs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, LABEL_UNITS_MAX, make_image, make_image_in};
-pub use volume::repair::{Alone, needs_log};
+pub use volume::repair::{Repair, is_half_repaired, is_unused, needs_log, undo};
 pub use volume::survey::{Survey, Surveyed};
 pub use volume::{LogRegion, is_f2fs};

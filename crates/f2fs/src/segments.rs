@@ -381,6 +381,14 @@ impl Segments {
         self.state().left_out.insert(segno, why);
     }
 
+    /// Returns true if it is a live block of a segment of nodes.
+    pub(crate) fn is_live_node(&self, addr: BlockAddr) -> bool {
+        let (segno, block) = self.place_of(addr);
+        let state = self.state();
+        let segment = state.table.get(segno.0 as usize);
+        segment.is_some_and(|segment| segment.kind >= DATA_LOGS as u8 && bit_msb(&segment.live, block))
+    }
+
     /// For each segment in use, in order: true if it holds nodes.
     #[cfg(feature = "testkit")]
     pub(crate) fn kinds(&self) -> Vec<Option<bool>> {

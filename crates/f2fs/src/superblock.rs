@@ -101,6 +101,11 @@ pub(crate) fn read(device: &Device) -> Result<(Superblock, Geometry), OpenError>
     }
 }
 
+/// The uuid, from the first copy whose checksum is right. Nothing else of it is looked at.
+pub(crate) fn uuid(device: &Device) -> Option<[u8; 16]> {
+    (0..2).find_map(|copy| checked(device, copy).ok()).map(|found| found.uuid)
+}
+
 fn checked(device: &Device, copy: u32) -> Result<Superblock, String> {
     let block = device.block(BlockAddr(copy)).map_err(|error| error.to_string())?;
     let bytes = &block[SUPERBLOCK_OFFSET_BYTES..];

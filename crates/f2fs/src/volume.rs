@@ -206,7 +206,7 @@ impl F2fs {
         let mut checkpoint = Checkpoint::read(&device, &geometry)?;
         let space = match access {
             Access::Read => None,
-            Access::Write => Some(space(&device, &superblock, &geometry, &checkpoint)?),
+            Access::Write | Access::Repair => Some(space(&device, &superblock, &geometry, &checkpoint)?),
         };
         let features = superblock.feature.get();
         let inode_seed = (features & feature::INODE_CHECKSUM != 0).then(|| inode_seed(&superblock.uuid));
@@ -225,7 +225,7 @@ impl F2fs {
         let media =
             Media { device, geometry, features, nodes, pages: Pages::new(), space, names: fsynced.names };
         if access == Access::Read {
-            media.connect_fsynced(&chain);
+            media.connect_fsynced(&chain)?;
         }
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
         check_root(&media).map_err(damaged)?;

@@ -18,6 +18,7 @@ struct Room {
 
 const ROOMS: &[Room] = &[
     Room { name: "heddle-signatures", uses: &[], tests_use: &[] },
+    Room { name: "heddle-undo", uses: &[], tests_use: &[] },
     Room { name: "heddle-pmem", uses: &["heddle-signatures"], tests_use: &[] },
     Room { name: "heddle-arena", uses: &[], tests_use: &[] },
     Room { name: "heddle-range-lock", uses: &["heddle-arena"], tests_use: &[] },
@@ -39,7 +40,7 @@ const ROOMS: &[Room] = &[
 ];
 
 const ENGINE: &[&str] =
-    &["heddle-vfs", "heddle-range-lock", "heddle-pmem", "heddle-arena", "heddle-signatures"];
+    &["heddle-vfs", "heddle-range-lock", "heddle-pmem", "heddle-arena", "heddle-signatures", "heddle-undo"];
 const RIG: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-pmem"];
 const FUZZ: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-f2fs", "heddle-pmem", "heddle-crash"];
 const BELOW_FRONT: &[&str] = &["heddle-nvmfs", "heddle-f2fs", "heddle-pmem", "heddle-arena"];

@@ -1,33 +1,33 @@
 //! F2FS images: `fsck.f2fs` checks and repairs them if it is installed. Heddle's reader checks them after it, or
 //! in its place, and repairs nothing.
 
+mod checker;
 mod lost_files;
 mod own;
 mod save;
+mod traced;
+mod transaction;
+mod unfinished;
 
-use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED};
-use anyhow::{Context, Result, bail};
+use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED, undo_name};
+use anyhow::{Result, anyhow, bail};
+use checker::{CHECKER, Said};
 use heddle_console::output::{self, Sink};
-use heddle_f2fs::{Alone, F2fs, OpenError};
-use lost_files::LostFiles;
+use heddle_f2fs::{F2fs, OpenError};
+use save::Changed;
 use serde::Serialize;
-use std::io::{ErrorKind, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use transaction::{Done, Order};
 
-const CHECKER: &str = "fsck.f2fs";
 /// It, and heddle's reader after it.
 const BOTH: &str = "fsck.f2fs and heddle";
 /// Printed for an image with a node log.
 const WITHOUT_LOG: &str = "the image, not its node log, which may hold fsynced files that the image lacks: heddle fold writes them into it";
 /// Printed for an image whose checkpoint asks for a check.
 const ASKS: &str = "the checkpoint says that a check is needed";
-/// Its usual places, for users whose `PATH` lacks them.
-const SYSTEM: &str = "/usr/sbin:/sbin:/usr/local/sbin";
 /// At most so many lines of findings are shown.
 const LINES_MAX: usize = 20;
-/// At most so many repairs are run, as long as each finds other issues.
-const REPAIRS_MAX: usize = 4;
 
 #[derive(Serialize)]
 struct Report {
@@ -47,9 +47,17 @@ struct Report {
     /// The directory of files that lost their names.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_files: Option<PathBuf>,
-    /// How many of them were saved before the repair, directories and links among them.
+    /// How many of them heddle saved, directories and links among them.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_files_saved: Option<usize>,
+    /// Files that kept a name, and whose content the repair has changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    changed_files: Vec<Changed>,
+    /// The old bytes of all blocks that the repair has changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    undo_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks_changed: Option<u64>,
 }
 
 /// The checker's name, scope and findings.
@@ -60,14 +68,30 @@ struct Found {
     repaired: bool,
     /// Only heddle's reader finds what is left.
     only_ours: bool,
-    /// The reason why a requested repair was not tried.
+    /// The reason why a requested repair was not tried, or was undone.
     hindered: Option<String>,
+    /// The checker has found nothing, because it failed.
+    failed: Option<String>,
     /// The image does not need its node log any more.
     gave_up_log: bool,
-    /// The directory of files that a repair took out of the image.
-    lost_files: Option<PathBuf>,
-    /// How many of them were saved before.
-    saved: usize,
+    /// What a repair did.
+    done: Option<Done>,
+}
+
+impl Found {
+    fn by(by: &'static str, checked: &str) -> Found {
+        Found {
+            by,
+            checked: checked.to_owned(),
+            issues: Vec::new(),
+            repaired: false,
+            only_ours: false,
+            hindered: None,
+            failed: None,
+            gave_up_log: false,
+            done: None,
+        }
+    }
 }
 
 /// Checks the image, and repairs it if requested and possible. Returns the exit code.
@@ -86,15 +110,27 @@ pub fn check(args: &Args) -> Result<u8> {
     }
     if args.repair && hindrance(&args.image).is_none() {
         // A mount that only reads counts, too: it would see the image change.
-        Alone::with(&args.image)?;
+        heddle_f2fs::is_unused(&args.image)?;
     }
-    let mut found = match by_checker(args, is_logged)? {
+    let half = unfinished::told(&args.image);
+    let mut found = match by_checker(args, is_logged, half.as_deref())? {
         Some(mut found) => {
             own::look_behind(&args.image, &mut found);
             found
         }
         None => own::look_alone(F2fs::open(&args.image))?,
     };
+    if let Some(why) = found.failed.take() {
+        if found.issues.is_empty() {
+            bail!(why);
+        }
+        found.issues.push(why.clone());
+        found.hindered = Some(why);
+    }
+    if let Some(half) = half {
+        found.issues.insert(0, half.clone());
+        found.hindered = Some(half);
+    }
     if is_logged && !found.gave_up_log {
         found.checked = WITHOUT_LOG.to_owned();
     }
@@ -107,33 +143,19 @@ pub fn check(args: &Args) -> Result<u8> {
     Ok(code)
 }
 
+/// Restores the image from an undo file. Returns the exit code.
+pub fn put_back(image: &Path, undo: &Path) -> Result<u8> {
+    // Told with the command that unmounts it.
+    heddle_f2fs::is_unused(image)?;
+    let blocks = heddle_f2fs::undo(image, undo).map_err(|why| anyhow!(why))?;
+    output::data(&format!("{}: {blocks} blocks are as they were before the repair", image.display()))?;
+    Ok(CORRECTED)
+}
+
 fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
-    let image = args.image.display();
-    let result = match code {
-        CLEAN => "clean",
-        CORRECTED => "corrected",
-        _ => "uncorrected",
-    };
+    let image = args.image.display().to_string();
     if args.json {
-        let Found { by, checked, issues, hindered: not_repaired, gave_up_log: node_log_given_up, .. } = found;
-        let lost_files_saved = found.lost_files.is_some().then_some(found.saved);
-        let lost_files = found.lost_files;
-        let (image, variant) = (image.to_string(), "f2fs");
-        let report = Report {
-            output_version: 1,
-            image,
-            variant,
-            checked_by: by,
-            checked,
-            result,
-            exit_code: code,
-            issues,
-            not_repaired,
-            node_log_given_up,
-            lost_files,
-            lost_files_saved,
-        };
-        return output::json(&Sink::Stdout, &report);
+        return output::json(&Sink::Stdout, &report(image, found, code));
     }
     let shown = found.issues.iter().take(LINES_MAX).map(|issue| format!("         {issue}\n"));
     let more = found.issues.len().saturating_sub(LINES_MAX);
@@ -159,125 +181,123 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
     } else {
         way
     };
-    let way = match &found.lost_files {
-        Some(dir) if found.saved > 0 => {
-            format!("{way}; files that lost their names are in {}: {} of them", dir.display(), found.saved)
-        }
-        Some(dir) => format!(
-            "{way}; files that lost their names are in {}, as {CHECKER} saves them: one of each name",
-            dir.display()
-        ),
-        None => way,
+    let (changed, done) = found.done.as_ref().map(|done| told(done, &image)).unwrap_or_default();
+    output::data(&format!(
+        "{shown}{more}{changed}{image}: {way}{done}. Checked by {}: {}",
+        found.by, found.checked
+    ))
+}
+
+fn report(image: String, found: Found, code: u8) -> Report {
+    let done = found.done;
+    let undo = done.as_ref().and_then(|done| done.undo.clone());
+    let lost_files = done.as_ref().and_then(|done| done.lost_files.clone());
+    Report {
+        output_version: 1,
+        image,
+        variant: "f2fs",
+        checked_by: found.by,
+        checked: found.checked,
+        result: match code {
+            CLEAN => "clean",
+            CORRECTED => "corrected",
+            _ => "uncorrected",
+        },
+        exit_code: code,
+        issues: found.issues,
+        not_repaired: found.hindered,
+        node_log_given_up: found.gave_up_log,
+        lost_files_saved: lost_files.is_some().then(|| done.as_ref().map_or(0, |done| done.saved)),
+        lost_files,
+        changed_files: done.map(|done| done.changed).unwrap_or_default(),
+        blocks_changed: undo.as_ref().map(|(_, blocks)| *blocks),
+        undo_file: undo.map(|(file, _)| file),
+    }
+}
+
+/// A line for each file that was changed, and what else a repair did.
+fn told(done: &Done, image: &str) -> (String, String) {
+    let line = |changed: &Changed| {
+        format!(
+            "         {}: its content was changed; what it was: {}\n",
+            changed.path,
+            changed.saved.display()
+        )
     };
-    output::data(&format!("{shown}{more}{image}: {way}. Checked by {}: {}", found.by, found.checked))
+    let mut lines: String = done.changed.iter().take(LINES_MAX).map(line).collect();
+    let more = done.changed.len().saturating_sub(LINES_MAX);
+    if more > 0 {
+        lines += &format!("         and {more} more whose content was changed; --json lists all\n");
+    }
+    let mut way = String::new();
+    match &done.lost_files {
+        Some(dir) if done.saved > 0 => {
+            way += &format!("; files that lost their names are in {}: {} of them", dir.display(), done.saved);
+        }
+        Some(dir) if done.changed.is_empty() => {
+            way += &format!(
+                "; files that lost their names are in {}, as {CHECKER} saves them: one of each name",
+                dir.display()
+            );
+        }
+        _ => {}
+    }
+    if !done.changed.is_empty() {
+        way += &format!("; files that kept their names, and not their content: {}", done.changed.len());
+    }
+    if let Some((undo, blocks)) = &done.undo {
+        let undo = undo.display();
+        way += &format!("; {blocks} blocks changed. To go back: heddle fsck --undo {undo} {image}");
+    }
+    (lines, way)
 }
 
 /// Runs the checker. Returns `None` if it is not installed. With `is_logged` the image has a node log, which
-/// is discarded before a repair.
-fn by_checker(args: &Args, is_logged: bool) -> Result<Option<Found>> {
-    let (image, repair) = (args.image.as_path(), args.repair);
-    let Some(Said { mut issues, unreachable, ended }) = asked(image, &Ask::Look)? else { return Ok(None) };
-    let asks = || F2fs::open(image).is_ok_and(|fs| fs.info().needs_fsck);
-    if asks() {
+/// is discarded before a repair. `half`: why another repair has to be undone first.
+fn by_checker(args: &Args, is_logged: bool, half: Option<&str>) -> Result<Option<Found>> {
+    let image = args.image.as_path();
+    let Some(Said { mut issues, ended }) = checker::look(image)? else { return Ok(None) };
+    let mut found = Found::by(CHECKER, "all that it knows of");
+    if F2fs::open(image).is_ok_and(|fs| fs.info().needs_fsck) {
         issues.push(ASKS.to_owned());
     }
+    if issues.is_empty() && ended & i32::from(OPERATIONAL) != 0 {
+        found.failed = Some(format!("{CHECKER} could not check {}: it ended with {ended}", image.display()));
+        return Ok(Some(found));
+    }
     if issues.is_empty() && ended != 0 {
-        if ended & i32::from(OPERATIONAL) != 0 {
-            bail!("{CHECKER} could not check {}: it ended with {ended}", image.display());
-        }
         issues.push(format!("{CHECKER} ended with {ended}"));
     }
-    let (mut repaired, mut gave_up_log) = (false, false);
-    let is_asked = repair && (is_logged || !issues.is_empty());
-    let mut hindered = if is_asked { hindrance(image) } else { None };
-    let mut keeps = None;
-    if is_asked && hindered.is_none() {
-        // Released before the checker runs, which takes a device exclusively.
-        drop(Alone::with(image)?);
-        match lost_files(image, &unreachable, is_logged, !issues.is_empty())? {
-            Ok(made) => (keeps, gave_up_log) = (Some(made), is_logged),
-            Err(why) => hindered = Some(why),
+    if args.repair && (is_logged || !issues.is_empty()) {
+        found.hindered = half.map(str::to_owned).or_else(|| hindrance(image));
+        if found.hindered.is_none() {
+            let undo = args.undo.clone().unwrap_or_else(|| undo_name(&beside(image)));
+            let order = Order { image, undo: &undo, issues: &issues, gives_up_log: is_logged };
+            match transaction::run(&order)? {
+                Ok(done) => found.done = Some(done),
+                Err(why) => found.hindered = Some(why),
+            }
+        }
+        if found.hindered.is_some() && issues.is_empty() {
+            issues.push("it needs its node log, which is not given up".to_owned());
         }
     }
-    if hindered.is_some() && issues.is_empty() {
-        issues.push("it needs its node log, which is not given up".to_owned());
+    if let Some(done) = &mut found.done {
+        found.gave_up_log = is_logged;
+        found.repaired = done.is_clean && !issues.is_empty();
+        issues.append(&mut done.holes);
     }
-    if let Some(lost) = keeps.as_mut().filter(|_| !issues.is_empty()) {
-        match repair_while_it_helps(image, lost, &issues)? {
-            Ok(all) => repaired = all,
-            Err(why) => issues.insert(0, why),
-        }
-        lost.let_go();
-        issues.extend(lost.take_holes());
-        if repaired && asks() {
-            Alone::with(image)?.note_checked()?;
-        }
-    }
-    let saved = keeps.as_ref().map_or(0, LostFiles::count);
-    let lost_files = keeps.and_then(|lost| lost.left());
-    let checked = "all that it knows of".to_owned();
-    let only_ours = false;
-    Ok(Some(Found {
-        by: CHECKER,
-        checked,
-        issues,
-        repaired,
-        only_ours,
-        hindered,
-        gave_up_log,
-        lost_files,
-        saved,
-    }))
+    found.issues = issues;
+    Ok(Some(found))
 }
 
-/// Makes the directory of lost files. If the image is to be repaired, saves the files there that the repair would
-/// remove. Then discards the node log, if there is one. Returns the reason if nothing is changed.
-fn lost_files(
-    image: &Path,
-    unreachable: &[u32],
-    is_logged: bool,
-    is_repair: bool,
-) -> Result<std::result::Result<LostFiles, String>> {
-    let save = |lost: &mut LostFiles| if is_repair { lost.save(image, unreachable) } else { Ok(()) };
-    let made = LostFiles::of(image).and_then(|mut lost| save(&mut lost).map(|()| lost));
-    let mut lost = match made {
-        Ok(lost) if is_logged => lost,
-        other => return Ok(other),
-    };
-    lost.let_go();
-    Alone::with(image)?.give_up_log()?;
-    // All is saved. This reads the image again, as it is now.
-    let _ = save(&mut lost);
-    Ok(Ok(lost))
-}
-
-/// Returns true if no issue is left, and the reason if it stopped because a file could not be saved. One repair may
-/// leave issues for the next: counts of objects that it has just removed, with which no mount accepts the image.
-fn repair_while_it_helps(
-    image: &Path,
-    lost: &mut LostFiles,
-    issues: &[String],
-) -> Result<std::result::Result<bool, String>> {
-    let mut seen = issues.to_vec();
-    for n in 0..REPAIRS_MAX {
-        let Some(said) = asked(image, &Ask::Repair(lost))? else { break };
-        if let Err(why) = lost.save_late(&said.unreachable) {
-            return Ok(Err(why));
-        }
-        // The exit code does not tell whether issues are left: it is 255 if the checker stops at a question.
-        let Some(left) = asked(image, &Ask::Look)? else { break };
-        if left.issues.is_empty() && left.ended == 0 {
-            return Ok(Ok(true));
-        }
-        if left.issues == seen || n + 1 == REPAIRS_MAX {
-            break;
-        }
-        if let Err(why) = lost.save(image, &left.unreachable) {
-            return Ok(Err(why));
-        }
-        seen = left.issues;
+/// What the names of files beside the image begin with. Those of a device lie in the command's working directory.
+fn beside(image: &Path) -> PathBuf {
+    let is_device = image.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
+    match image.file_name().filter(|_| is_device) {
+        Some(name) => name.into(),
+        None => image.into(),
     }
-    Ok(Ok(false))
 }
 
 /// The reason why no program could repair the image.
@@ -288,62 +308,4 @@ fn hindrance(image: &Path) -> Option<String> {
     // The checker would be killed by its first write behind the limit.
     let limit = crate::mount::f2fs::limit_of_files(image).err();
     limit.map(|error| error.to_string())
-}
-
-/// The checker's task.
-enum Ask<'l> {
-    Look,
-    Repair(&'l LostFiles),
-}
-
-/// The output of the checker.
-struct Said {
-    issues: Vec<String>,
-    /// Numbers of nodes that it does not reach. A repair removes them.
-    unreachable: Vec<u32>,
-    /// Its exit code.
-    ended: i32,
-}
-
-/// Runs the checker. Returns `None` if it is not installed.
-fn asked(image: &Path, ask: &Ask<'_>) -> Result<Option<Said>> {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let (how, dir, answers) = match ask {
-        Ask::Look => ("--dry-run", PathBuf::from("."), b"n\nn\nn\n"),
-        // The checker asks whether to keep lost files.
-        Ask::Repair(lost) if lost.is_left_to_checker() => ("-y", lost.dir(), b"y\ny\ny\n"),
-        Ask::Repair(lost) => ("-y", lost.dir(), b"n\nn\nn\n"),
-    };
-    let started = Command::new(CHECKER)
-        .arg(how)
-        .current_dir(dir)
-        .arg(image.canonicalize().unwrap_or_else(|_| image.into()))
-        .env("PATH", format!("{path}:{SYSTEM}"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn();
-    let mut child = match started {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        started => started.with_context(|| format!("cannot run {CHECKER}"))?,
-    };
-    if let Some(mut stdin) = child.stdin.take() {
-        // The checker may have ended by now.
-        let _ = stdin.write_all(answers);
-    }
-    let said = child.wait_with_output().with_context(|| format!("cannot run {CHECKER}"))?;
-    let text = String::from_utf8_lossy(&said.stdout);
-    // Issues that it would only repair in passing do not change its exit code: for example a wrong hash of a
-    // name, by which no call finds it.
-    let bad = |line: &&str| ["[Fail]", "[ASSERT]", "[FIX]"].iter().any(|sign| line.contains(sign));
-    let issues = text.lines().filter(bad).map(|line| line.trim().to_owned()).collect();
-    let unreachable = text.lines().filter_map(unreachable_node).collect();
-    Ok(Some(Said { issues, unreachable, ended: said.status.code().unwrap_or(255) }))
-}
-
-/// The number in a line as `NID[0x1c] is unreachable, blkaddr:0x5003`.
-fn unreachable_node(line: &str) -> Option<u32> {
-    let (_, behind) = line.split_once("NID[0x")?;
-    let (number, behind) = behind.split_once(']')?;
-    behind.starts_with(" is unreachable").then(|| u32::from_str_radix(number, 16).ok()).flatten()
 }

@@ -276,5 +276,6 @@ fn lost_files_with_paths_for_names_stay_below_their_directory() {
     assert_eq!(found, wanted, "{kept:?}");
     let mut beside: Vec<_> = fs::read_dir(place.path("")).unwrap().map(|e| e.unwrap().file_name()).collect();
     beside.sort();
+    beside.retain(|name| !name.to_str().unwrap().starts_with("image.undo-"));
     assert_eq!(beside, ["image", "image.lost", "log", "mnt", "victim"]);
 }

@@ -97,13 +97,18 @@ impl Checkpoint {
         self.head.flags.get() & flag != 0
     }
 
+    /// The blocks that [`Checkpoint::without_flags`] changes, in this order: its tail, and its head.
+    pub(crate) fn blocks_with_flags(&self) -> [BlockAddr; 2] {
+        [self.start.plus(self.head.pack_blocks.get() - 1), self.start]
+    }
+
     /// Clears flags of it on the device, first in its tail, then in its head. At each instant both are whole
     /// and of one version.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Corrupt`].
     pub(crate) fn without_flags(&self, device: &Device, flags: u32) -> Result<(), Error> {
-        for addr in [self.start.plus(self.head.pack_blocks.get() - 1), self.start] {
+        for addr in self.blocks_with_flags() {
             let (mut block, mut head, _) = half(device, addr).map_err(Error::Corrupt)?;
             head.flags.set(head.flags.get() & !flags);
             let fixed = head.as_bytes();

@@ -11,7 +11,7 @@
 use crate::checkpoint::Checkpoint;
 use crate::device::Device;
 use crate::format::{NatEntry, NodeBlock, NodeFooter, SEGMENT_BLOCKS, checkpoint_flag, node_flag};
-use crate::ids::{BlockAddr, Nid};
+use crate::ids::{BlockAddr, Nid, Nids};
 use crate::inode::Inode;
 use crate::nat::Nat;
 use crate::node::{Nodes, inode_of};
@@ -36,19 +36,22 @@ pub(crate) struct Fsynced {
     pub(crate) inodes: u64,
 }
 
-/// A node of the chain. For most nodes the footer is enough.
+/// A node of the chain. Only its footer is kept: a chain may be as long as the main area.
 pub(crate) struct Link {
     pub(crate) addr: BlockAddr,
     footer: NodeFooter,
-    /// The inode, if it carries a name to be recovered.
-    pub(crate) made: Option<Arc<NodeBlock>>,
 }
 
 impl Link {
-    fn of(addr: BlockAddr, node: NodeBlock) -> Link {
-        let footer = node.footer.clone();
-        let made = footer.nid == footer.ino && footer.flag.get() & node_flag::DENTRY != 0;
-        Link { addr, footer, made: made.then(|| Arc::new(node)) }
+    /// Returns true if it is an inode that carries a name to be recovered.
+    pub(crate) fn is_made(&self) -> bool {
+        self.nid() == self.ino() && self.footer.flag.get() & node_flag::DENTRY != 0
+    }
+
+    /// Reads the node again.
+    fn node(&self, device: &Device) -> Option<NodeBlock> {
+        let block = device.block(self.addr).ok()?;
+        NodeBlock::read_from_bytes(&block[..]).ok()
     }
 
     pub(crate) fn ino(&self) -> Nid {
@@ -89,27 +92,46 @@ impl Chain {
         });
         Chain(chain)
     }
+
+    /// Inodes of the chain that say to have names.
+    pub(crate) fn named_inodes(&self, device: &Device) -> Nids {
+        let is_named = |link: &&Link| {
+            link.nid() == link.ino() && link.node(device).is_some_and(|node| inode_of(&node).links.get() > 0)
+        };
+        self.0.iter().filter(is_named).map(Link::ino).collect()
+    }
 }
 
 impl Fsynced {
     pub(crate) fn of(chain: &Chain, device: &Device, nat: &Nat, features: u32) -> Fsynced {
+        Fsynced::of_known(chain, device, nat, features, &|_| false)
+    }
+
+    /// The same, if a damaged table may lack inodes that are known all the same.
+    pub(crate) fn of_known(
+        chain: &Chain,
+        device: &Device,
+        nat: &Nat,
+        features: u32,
+        is_known: &dyn Fn(Nid) -> bool,
+    ) -> Fsynced {
         let mut found = Fsynced::default();
         let mut inodes = BTreeSet::new();
         // An fsync writes other nodes of a new file before its inode.
-        let made: BTreeSet<Nid> = chain.0.iter().filter(|link| link.made.is_some()).map(Link::ino).collect();
+        let made: BTreeSet<Nid> = chain.0.iter().filter(|link| link.is_made()).map(Link::ino).collect();
         for link in &chain.0 {
             let (nid, ino) = (Nid(link.footer.nid.get()), link.ino());
             let here =
                 nat.find(device, ino).is_ok_and(|entry| entry.addr.get() != 0 && entry.ino.get() == ino.0);
             // Nodes of an unknown file: it had no name any more when its inode was written.
-            if !here && !made.contains(&ino) {
+            if !here && !made.contains(&ino) && !is_known(ino) {
                 continue;
             }
             inodes.insert(ino);
             let version = nat.find(device, nid).map_or(0, |entry| entry.version);
             found.nodes.push((nid, NatEntry { version, ino: U32::new(ino.0), addr: U32::new(link.addr.0) }));
-            if let Some(node) = &link.made {
-                found.name(node, features);
+            if let Some(node) = link.is_made().then(|| link.node(device)).flatten() {
+                found.name(&Arc::new(node), features);
             }
         }
         found.inodes = inodes.len() as u64;
@@ -148,7 +170,7 @@ fn chain(device: &Device, geometry: &Geometry, checkpoint: &Checkpoint, nodes: &
         };
         let Some(node) = node.filter(is_next) else { break };
         let next = BlockAddr(node.footer.next.get());
-        chain.push(Link::of(addr, node));
+        chain.push(Link { addr, footer: node.footer });
         addr = next;
     }
     chain

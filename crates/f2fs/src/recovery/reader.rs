@@ -4,8 +4,11 @@
 //! makes these anew (`roll_forward`). A reader gets them here, in memory: they are changed nodes, which stay, and which it never writes.
 //!
 //! State       as the chain of fsynced nodes says. An indirect node under a double indirect one has a number that no node has: the
-//!             number that the writer gave it is not on the device.
+//!             number that the writer gave it is not on the device. Only an indirect node that leads elsewhere is changed: one that an
+//!             earlier checkpoint knows leads to its direct nodes already.
+//! Limit       an image whose chain makes more than `MADE_MAX` of them is not read. A writer recovers it.
 
+use crate::error::OpenError;
 use crate::format::{NODE_POINTERS, NodeBlock, node_flag};
 use crate::ids::Nid;
 use crate::image::Media;
@@ -18,6 +21,9 @@ use std::sync::Arc;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::U32;
 
+/// Nodes in memory: 64 MiB.
+const MADE_MAX: usize = 1 << 14;
+
 /// Numbers for nodes that are in memory alone.
 struct Unused {
     /// The numbers from this one on were looked at.
@@ -29,12 +35,22 @@ struct Unused {
 impl Media {
     /// Makes the direct nodes of the chain reachable from their inodes. Damage in the way is left: the call that
     /// reads there reports it.
-    pub(crate) fn connect_fsynced(&self, chain: &Chain) {
+    ///
+    /// # Errors
+    /// [`OpenError::Unsupported`]: that takes more memory than there should be need for.
+    pub(crate) fn connect_fsynced(&self, chain: &Chain) -> std::result::Result<(), OpenError> {
         let mut unused =
             Unused { end: Nid(self.geometry.nids()), chain: chain.0.iter().map(Link::nid).collect() };
         for link in &chain.0 {
             let _ = self.connect(link, &mut unused);
+            if self.nodes.changed() > MADE_MAX {
+                let what = format!(
+                    "fsyncs since its last checkpoint that make more than {MADE_MAX} indirect nodes: a mount for writing recovers them"
+                );
+                return Err(OpenError::Unsupported { image: self.device.path().into(), what });
+            }
         }
+        Ok(())
     }
 
     fn connect(&self, link: &Link, unused: &mut Unused) -> Result<()> {
@@ -67,7 +83,10 @@ impl Media {
                 (middle, direct)
             }
         };
-        self.nodes.get(&self.device, &self.geometry, above.0, inode.nid)?;
+        let node = self.nodes.get(&self.device, &self.geometry, above.0, inode.nid)?;
+        if pointers_of(&node).pointers[above.1].get() == link.nid().0 {
+            return Ok(());
+        }
         self.point(above.0, above.1, link.nid())
     }
 

@@ -50,9 +50,7 @@ impl F2fs {
         // R2.
         let mut born = BTreeSet::new();
         for link in &chain.0 {
-            if let Some(node) = &link.made
-                && change.begin_again(node)?
-            {
+            if link.is_made() && change.begin_again(&*media.node_at(link.addr)?)? {
                 born.insert(link.ino());
             }
         }
@@ -78,7 +76,7 @@ impl F2fs {
         match NodeRole::of(node.footer.place(), now.pointers()) {
             Some(NodeRole::Inode) => {
                 change.take_in_inode(&node, &now)?;
-                if is_new && link.made.is_some() {
+                if is_new && link.is_made() {
                     return self.name_again(change, ino, inode_of(&node));
                 }
                 Ok(())

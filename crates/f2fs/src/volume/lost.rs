@@ -1,39 +1,45 @@
-//! What a repair by another program would take away: inodes that no name leads to, read as far as anything can be made of them.
+//! What a repair by another program has taken away, read from the image as it was before, as far as anything can be made of it.
 //!
-//! State       the node table as it was when this was made, in memory: what a repair changes of the table later hides nothing here.
+//! State       an image under the old blocks of the undo file, in the state that every reader has: the last checkpoint and later fsyncs.
 //! Invariants  B1  nothing is believed that is not needed. Counts and checksums are not looked at. An inode of no kind is a file. A pointer
 //!                 or node that cannot be is a hole, and counted. A block that cannot be read is an error: its bytes may still be there.
 //!             B2  each node is walked through once a file, so that a circle of nodes ends.
+//!             B3  a node that the table does not lead to is looked for among all live nodes (`lost/stray.rs`).
+//!             B4  if an inode contradicts itself, each reading of it is saved ([`LostForm`]): nothing is guessed.
 //!
 //! An inode without a name on the checkpoint's list of orphans was removed by its user while it was open: it is not lost, but gone.
 
+mod since;
+mod stray;
+
 use crate::checkpoint::Checkpoint;
+use crate::checksum::inode_seed;
 use crate::data::pointers::span;
-use crate::device::{Access, Device};
+use crate::device::Device;
 use crate::error::OpenError;
-use crate::format::{
-    BLOCK_BYTES, EXTRA_ATTR_MAX_BYTES, NatEntry, NodeBlock, advise_flag, feature, inline_flag,
-};
+use crate::format::{BLOCK_BYTES, EXTRA_ATTR_MAX_BYTES, NodeBlock, advise_flag, feature, inline_flag};
 use crate::ids::{BlockAddr, Nid, Nids};
 use crate::image::Media;
-use crate::inode::{Inode, ROOT};
+use crate::inode::Inode;
 use crate::nat::Nat;
 use crate::node::block_map::first_page_under;
 use crate::node::{Nodes, inode_of_mut, pointers_of};
 use crate::pages::dirty_pages::Pages;
+use crate::recovery::fsynced::{Chain, Fsynced};
 use crate::superblock;
 use heddle_vfs::{Error, FileKind, OFFSET_MAX_BYTES, Result, Time};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use stray::Stray;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Blocks that are read in one piece: 512 KiB.
 const PIECE_BLOCKS: usize = 128;
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Blocks that an inode with inline content can count: its own, and that of its attributes.
+const BLOCKS_INLINE: u64 = 2;
 
 /// What can be saved of a lost inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +73,8 @@ pub struct LostInode {
     pub gid: u32,
     /// When its content was changed.
     pub mtime: Time,
+    /// A name that still leads to it, if only its content was taken away.
+    pub path: Option<String>,
 }
 
 /// What was read of a lost inode.
@@ -101,6 +109,16 @@ impl Tamed {
         self.end().unwrap_or(if is_in_last { size } else { size.max(behind_last) })
     }
 
+    /// The same inode, if it were a file of blocks.
+    fn as_blocks(&self, features: u32) -> io::Result<Tamed> {
+        let mut node = self.inode.node().clone();
+        let block = inode_of_mut(&mut node);
+        block.inline &= !(inline_flag::DATA | inline_flag::DATA_EXIST | inline_flag::DENTRY);
+        block.mode.set((FileKind::Regular.mode_bits() | u32::from(block.mode.get()) & 0o777) as u16);
+        let inode = Inode::of(Arc::new(node), features).map_err(io::Error::other)?;
+        Ok(Tamed { inode, is_doubtful: true })
+    }
+
     /// Its inline bytes, as far as its size says.
     fn inline(&self) -> &[u8] {
         let (content, size) = (self.inode.inline_content(), self.inode.size_bytes);
@@ -109,61 +127,63 @@ impl Tamed {
     }
 }
 
+/// One reading of a lost inode. If an inode contradicts itself there are several, and nobody knows the right one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum LostForm {
+    /// What it says to be.
+    AsSaid,
+    /// The blocks that its pointers lead to, one after the other.
+    Blocks,
+    /// The bytes that lie in the inode itself.
+    Inline,
+}
+
 /// See the module.
 pub struct Lost {
     media: Media,
+    checkpoint: Checkpoint,
     orphans: Nids,
+    /// Inodes that no name leads to, and that are not lost.
+    system: Nids,
     inodes: BTreeMap<Nid, LostInode>,
+    stray: OnceLock<Stray>,
 }
 
 impl Lost {
-    /// All inodes of an image that no good name leads to: none of the right kind, in a directory that the root leads to. If a directory
-    /// cannot be listed, because it ignores case or is encrypted, none is known to have no name, and only [`Lost::add`] adds some.
+    /// An image in the state of its last checkpoint and the fsyncs since, as every reader has it. Nothing is lost yet.
     ///
     /// # Errors
     /// [`OpenError::System`] if a block cannot be read; others if nothing can be made of the image.
-    pub fn find(path: &Path) -> std::result::Result<Lost, OpenError> {
-        let unread = |error: Error| {
-            let source = io::Error::other(error);
-            OpenError::System { image: path.into(), what: "read all of", source }
-        };
-        // The repair of a file would not notice a mount. That of a device opens it exclusively itself.
-        let is_device = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
-        let device = Device::open(path, if is_device { Access::Read } else { Access::Write })?;
-        if !is_device {
-            let what = "keep the lock of";
-            device.share_lock().map_err(|source| OpenError::System { image: path.into(), what, source })?;
-        }
+    pub(crate) fn open(device: Device) -> std::result::Result<Lost, OpenError> {
         let (superblock, geometry) = superblock::read(&device)?;
-        let checkpoint = Checkpoint::read(&device, &geometry)?;
-        let nat = Nat::new(&geometry, checkpoint.nat_bitmap, checkpoint.nat_changes);
-        let used = nat.used(&device).map_err(unread)?;
-        nat.change(used.clone());
+        let mut checkpoint = Checkpoint::read(&device, &geometry)?;
         let features = superblock.feature.get();
-        let nodes = Nodes::new(nat, None, None);
-        let (pages, names) = (Pages::new(), HashMap::new());
-        let media = Media { device, geometry, features, nodes, pages, space: None, names };
-        let orphans = checkpoint.orphans.into_iter().collect();
-        let mut lost = Lost { media, orphans, inodes: BTreeMap::new() };
-        if let Some(mut named) = lost.named() {
-            if features & feature::QUOTA_INO != 0 {
-                named.extend(superblock.quota_ino.iter().map(|ino| Nid(ino.get())));
-            }
-            let is_inode = |(nid, entry): &(Nid, NatEntry)| entry.ino.get() == nid.0 && *nid >= ROOT;
-            for (nid, _) in used.into_iter().filter(is_inode).filter(|(nid, _)| !named.contains(nid)) {
-                lost.add_one(nid).map_err(unread)?;
-            }
-        }
-        Ok(lost)
-    }
-
-    /// Adds inodes that will be taken away all the same, among nodes of these numbers.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn add(&mut self, numbers: &[u32]) -> Result<()> {
-        let nids = numbers.iter().map(|number| Nid(*number)).filter(|nid| *nid >= ROOT);
-        nids.into_iter().try_for_each(|nid| self.add_one(nid))
+        let (bitmap, changes) =
+            (std::mem::take(&mut checkpoint.nat_bitmap), std::mem::take(&mut checkpoint.nat_changes));
+        let nat = || Nat::new(&geometry, bitmap.clone(), changes.clone());
+        // A torn node ends the chain: its checksum tells.
+        let seed = (features & feature::INODE_CHECKSUM != 0).then(|| inode_seed(&superblock.uuid));
+        let chain = Chain::read(&device, &geometry, &checkpoint, &Nodes::new(nat(), seed, None));
+        let nodes = Nodes::new(nat(), None, None);
+        let has_name = chain.named_inodes(&device);
+        let fsynced =
+            Fsynced::of_known(&chain, &device, &nodes.nat, features, &|ino| has_name.contains(&ino));
+        nodes.nat.change(fsynced.nodes);
+        let media = Media {
+            device,
+            geometry,
+            features,
+            nodes,
+            pages: Pages::new(),
+            space: None,
+            names: fsynced.names,
+        };
+        media.connect_fsynced(&chain)?;
+        let orphans = checkpoint.orphans.iter().copied().collect();
+        let has_quota = features & feature::QUOTA_INO != 0;
+        let quota = superblock.quota_ino.iter().filter(|_| has_quota).map(|ino| Nid(ino.get()));
+        let system = quota.collect();
+        Ok(Lost { media, checkpoint, orphans, system, inodes: BTreeMap::new(), stray: OnceLock::new() })
     }
 
     /// By number.
@@ -181,19 +201,64 @@ impl Lost {
             Ok(false)
         };
         // An inode whose name cannot be read is saved by its number.
-        if let Ok(Tamed { inode, .. }) = self.found(ino) {
+        if let Ok(Tamed { inode, .. }) = self.found(ino, LostForm::AsSaid) {
             let _ = self.media.list(&inode, 0, &mut add);
         }
         names
+    }
+
+    /// The readings of it that are to be saved; the first is what it says to be.
+    ///
+    /// # Errors
+    /// A block that cannot be read.
+    pub fn forms(&self, ino: u32) -> io::Result<Vec<LostForm>> {
+        let Tamed { inode, .. } = self.found(ino, LostForm::AsSaid)?;
+        let block = inode.block();
+        let room = inode.inline_content().len() as u64;
+        let has_nodes = block.nid.iter().any(|nid| nid.get() != 0) || block.blocks.get() > BLOCKS_INLINE;
+        let has_blocks = match inode.kind {
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink => {
+                let is_inline = inode.has(inline_flag::DATA | inline_flag::DENTRY);
+                let reserved = block.addr[inode.first_pointer()].get();
+                is_inline && (has_nodes || reserved != 0 || inode.size_bytes > room)
+            }
+            _ => has_nodes || inode.size_bytes > 0,
+        };
+        let is_no_dir =
+            || inode.kind == FileKind::Directory && inode.has_pointers() && !self.is_listed(&inode);
+        let mut forms = vec![LostForm::AsSaid];
+        if (has_blocks || is_no_dir()) && self.blocks(ino, LostForm::Blocks).is_ok_and(|blocks| blocks > 0) {
+            forms.push(LostForm::Blocks);
+        }
+        let own = || &block.addr[inode.first_pointer()..][..inode.pointers()];
+        let leads_nowhere = |pointer: &U32| BlockAddr(pointer.get()).is_block() && !self.is_there(pointer);
+        let has_bytes = match inode.kind {
+            FileKind::Regular | FileKind::Symlink => inode.has_pointers(),
+            kind => kind != FileKind::Directory && inode.size_bytes > 0,
+        };
+        if has_bytes && inode.size_bytes <= room && own().iter().any(leads_nowhere) {
+            forms.push(LostForm::Inline);
+        }
+        Ok(forms)
+    }
+
+    /// Is it a directory, all of whose entries can be read?
+    fn is_listed(&self, dir: &Inode) -> bool {
+        let mut has_dots = false;
+        let listed = self.media.list_all(dir, 1, &mut |entry| {
+            has_dots |= entry.is_dots();
+            Ok(())
+        });
+        has_dots && listed.is_ok_and(|damage| damage.is_empty())
     }
 
     /// Blocks that a copy of it takes.
     ///
     /// # Errors
     /// A block that cannot be read.
-    pub fn blocks(&self, ino: u32) -> io::Result<u64> {
-        let found = self.found(ino)?;
-        if !found.inode.has_pointers() {
+    pub fn blocks(&self, ino: u32, form: LostForm) -> io::Result<u64> {
+        let found = self.found(ino, form)?;
+        if form == LostForm::Inline || !found.inode.has_pointers() {
             return Ok(1);
         }
         let end = found.end().map_or(u64::MAX, |end| end.div_ceil(BLOCK));
@@ -213,14 +278,15 @@ impl Lost {
     pub fn read(
         &self,
         ino: u32,
+        form: LostForm,
         emit: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<LostContent> {
-        let found = self.found(ino)?;
+        let found = self.found(ino, form)?;
         let inode = &found.inode;
-        if inode.has(inline_flag::DATA | inline_flag::DENTRY) {
-            let content = found.inline();
+        if form == LostForm::Inline || inode.has(inline_flag::DATA | inline_flag::DENTRY) {
+            let content = if form == LostForm::Inline { inode.inline_content() } else { found.inline() };
             // Without the flag bytes of a file were never written.
-            if inode.has(inline_flag::DATA_EXIST | inline_flag::DENTRY) {
+            if form == LostForm::Inline || inode.has(inline_flag::DATA_EXIST | inline_flag::DENTRY) {
                 emit(0, content)?;
             }
             return Ok(LostContent { size_bytes: content.len() as u64, missing: 0 });
@@ -256,86 +322,88 @@ impl Lost {
         Ok(LostContent { size_bytes: found.end_in(behind_last), missing: nodes + holes })
     }
 
-    /// What names lead to, the root included; `None`: not all directories can be listed.
-    fn named(&self) -> Option<Nids> {
-        let is_dir = |nid| self.media.inode(nid).is_ok_and(|inode| inode.kind == FileKind::Directory);
-        let mut next: Vec<Nid> = [ROOT].into_iter().filter(|root| is_dir(*root)).collect();
-        let mut named: Nids = next.iter().copied().collect();
-        while let Some(nid) = next.pop() {
-            let Ok(dir) = self.media.inode(nid) else { continue };
-            let mut found = Vec::new();
-            let listed = self.media.list(&dir, 0, &mut |entry| {
-                if !entry.is_dots() && !named.contains(&entry.nid) {
-                    found.push((entry.nid, entry.kind));
-                }
-                Ok(false)
-            });
-            // What stands behind other damage may have no name any more.
-            if let Err(Error::NotSupported(_)) = listed {
-                return None;
-            }
-            for (nid, kind) in found {
-                if self.media.inode(nid).is_ok_and(|inode| inode.kind == kind) && named.insert(nid) {
-                    next.extend((kind == FileKind::Directory).then_some(nid));
-                }
-            }
-        }
-        Some(named)
-    }
-
     fn add_one(&mut self, nid: Nid) -> Result<()> {
         let Some(Tamed { inode, .. }) = self.find_inode(nid)? else { return Ok(()) };
         let block = inode.block();
         if self.orphans.contains(&nid) && block.links.get() == 0 {
             return Ok(());
         }
-        let kind = match inode.kind {
+        let kind = self.kind_of(&inode);
+        let len = (block.name_bytes.get() as usize).min(block.name.len());
+        let (attr, name) = (inode.attr(), block.name[..len].to_vec());
+        let (ino, perm, uid, gid, mtime) = (nid.0, attr.perm, attr.uid, attr.gid, attr.mtime);
+        self.inodes.insert(nid, LostInode { ino, kind, name, perm, uid, gid, mtime, path: None });
+        Ok(())
+    }
+
+    fn kind_of(&self, inode: &Inode) -> LostKind {
+        match inode.kind {
             FileKind::Directory if inode.readable().is_ok() => LostKind::Directory,
-            FileKind::Regular | FileKind::Symlink | FileKind::Directory if is_encoded(&inode) => {
+            FileKind::Regular | FileKind::Symlink | FileKind::Directory if is_encoded(inode) => {
                 LostKind::Encoded
             }
             FileKind::Regular | FileKind::Directory => LostKind::File,
             FileKind::Symlink => LostKind::Symlink,
             kind => LostKind::Special(kind, inode.attr().rdev),
-        };
-        let len = (block.name_bytes.get() as usize).min(block.name.len());
-        let (attr, name) = (inode.attr(), block.name[..len].to_vec());
-        let (ino, perm, uid, gid, mtime) = (nid.0, attr.perm, attr.uid, attr.gid, attr.mtime);
-        self.inodes.insert(nid, LostInode { ino, kind, name, perm, uid, gid, mtime });
-        Ok(())
+        }
     }
 
-    /// An inode that was found.
-    fn found(&self, ino: u32) -> io::Result<Tamed> {
-        self.find_inode(Nid(ino)).and_then(|found| found.ok_or(Error::Stale)).map_err(io::Error::other)
+    /// An inode that was found, to be read in this form.
+    fn found(&self, ino: u32, form: LostForm) -> io::Result<Tamed> {
+        let found = self.find_inode(Nid(ino)).and_then(|found| found.ok_or(Error::Stale));
+        let found = found.map_err(io::Error::other)?;
+        if form == LostForm::AsSaid { Ok(found) } else { found.as_blocks(self.media.features) }
     }
 
     /// The inode of this number, made sense of; `None`: there is none, or nothing in it.
     fn find_inode(&self, nid: Nid) -> Result<Option<Tamed>> {
-        let Media { device, geometry, nodes, features, .. } = &self.media;
+        let node = self.find_node(nid, nid)?;
+        node.map(|node| tamed(Arc::unwrap_or_clone(node), nid, self.media.features)).transpose()
+    }
+
+    /// A node of an inode: where the table says if the node agrees, or in a live block that nobody leads to, or else where the table says.
+    fn find_node(&self, nid: Nid, ino: Nid) -> Result<Option<Arc<NodeBlock>>> {
+        let Media { device, geometry, nodes, .. } = &self.media;
+        if let Some(made) = nodes.changed_node(nid) {
+            return Ok((made.now.footer.ino.get() == ino.0).then_some(made.now));
+        }
         let entry = match nodes.nat.find(device, nid) {
             Err(Error::Corrupt(_)) => return Ok(None),
             found => found?,
         };
         let addr = BlockAddr(entry.addr.get());
-        if !geometry.in_main(addr) {
-            return Ok(None);
+        let here = if geometry.in_main(addr) { Some(self.node_at(addr)?) } else { None };
+        let says_so =
+            |node: &Arc<NodeBlock>| (node.footer.nid.get(), node.footer.ino.get()) == (nid.0, ino.0);
+        if let Some(node) = here.as_ref().filter(|node| says_so(node)) {
+            return Ok(Some(Arc::clone(node)));
         }
-        let block = device.block(addr)?;
-        let Ok(node) = NodeBlock::read_from_bytes(&block[..]) else { return Ok(None) };
-        let footer = &node.footer;
-        let says_so = (footer.nid.get(), footer.ino.get()) == (nid.0, nid.0);
-        let is_anothers = || {
-            let other = Nid(footer.nid.get());
+        if let Some(addr) = self.stray()?.find(nid, ino) {
+            return self.node_at(addr).map(Some);
+        }
+        // The table may be right, and the footer damaged.
+        let is_anothers = |node: &Arc<NodeBlock>| {
+            let other = Nid(node.footer.nid.get());
             other != nid && nodes.nat.find(device, other).is_ok_and(|found| found.addr == entry.addr)
         };
-        // The table may be right, and the footer damaged.
-        let is_inode =
-            says_so || entry.ino.get() == nid.0 && block.iter().any(|byte| *byte != 0) && !is_anothers();
-        if !is_inode {
-            return Ok(None);
+        let is_it = |node: &Arc<NodeBlock>| {
+            entry.ino.get() == ino.0 && node.as_bytes().iter().any(|byte| *byte != 0) && !is_anothers(node)
+        };
+        Ok(here.filter(is_it))
+    }
+
+    fn node_at(&self, addr: BlockAddr) -> Result<Arc<NodeBlock>> {
+        let block = self.media.device.block(addr)?;
+        let node = NodeBlock::read_from_bytes(&block[..]);
+        node.map(Arc::new).map_err(|error| Error::Corrupt(error.to_string()))
+    }
+
+    fn stray(&self) -> Result<&Stray> {
+        if let Some(stray) = self.stray.get() {
+            return Ok(stray);
         }
-        tamed(node, nid, *features).map(Some)
+        let found = Stray::find_all(&self.media, &self.checkpoint)?;
+        Ok(self.stray.get_or_init(|| found))
     }
 
     fn is_there(&self, pointer: &U32) -> bool {
@@ -366,10 +434,9 @@ impl Lost {
         if nid == Nid::NONE {
             return Ok(0);
         }
-        let Media { device, geometry, nodes, .. } = &self.media;
-        let node = match seen.insert(nid).then(|| nodes.get(device, geometry, nid, ino)) {
-            Some(Ok(node)) => node,
-            Some(Err(error @ Error::Io(_))) => return Err(io::Error::other(error)),
+        let node = match (nid != ino && seen.insert(nid)).then(|| self.find_node(nid, ino)) {
+            Some(Ok(Some(node))) => node,
+            Some(Err(error)) => return Err(io::Error::other(error)),
             _ => return Ok(1),
         };
         let pointers = &pointers_of(&node).pointers;

@@ -8,7 +8,7 @@
 //! Memory is taken for a bit a block, some 20 bytes an inode, and the names of directories.
 
 mod blocks;
-mod paths;
+pub(crate) mod paths;
 mod walk;
 
 use crate::ids::{BlockAddr, Nid, PageNo};

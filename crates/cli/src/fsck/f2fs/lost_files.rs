@@ -1,16 +1,15 @@
 //! The directory of the files that a repair removes from an image: `IMAGE.lost/lost_found`, one for each repair.
 //!
-//! Heddle saves the files before each repair (`save.rs`), and then tells fsck.f2fs not to save them. fsck.f2fs would save
-//! each under the name in its inode: of two files with one name it keeps one, and a file that finds no space it truncates
-//! without a message.
+//! Heddle saves the files behind the repair, from the image as it was (`save.rs`), and tells fsck.f2fs not to save them. fsck.f2fs
+//! would save each under the name in its inode: of two files with one name it keeps one, and a file that finds no space it
+//! truncates without a message.
 //!
 //! If heddle cannot read the image, fsck.f2fs saves the files, in `lost_found` of its working directory. It does not check
 //! names: a name of `../` would lead out of the directory, to any file that the caller may write. So it runs so many
 //! directories deep that no name is long enough to leave them.
 
-use super::save::{LOST_FOUND, Saver};
-use heddle_console::failure::with_way_out;
-use heddle_f2fs::{Lost, OpenError};
+use super::save::{Changed, LOST_FOUND, STAGING, Saver};
+use heddle_f2fs::Lost;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -28,8 +27,7 @@ const OF_CHECKER: &str = "of_fsck.f2fs";
 pub(super) struct LostFiles {
     dir: PathBuf,
     saver: Saver,
-    /// The image as it was before the present repair; `None` if heddle cannot read it.
-    before: Option<Lost>,
+    is_left_to_checker: bool,
 }
 
 impl LostFiles {
@@ -43,13 +41,14 @@ impl LostFiles {
         let is_device = image.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
         let above = if is_device { Path::new(".") } else { image.parent().unwrap_or(Path::new(".")) };
         let name = image.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        forget_killed(above, &name);
         for n in 0..DIRS_MAX {
             let suffix = if n == 0 { String::new() } else { format!(".{n}") };
             let dir = above.join(format!("{name}.lost{suffix}"));
             match fs::DirBuilder::new().mode(0o700).create(&dir) {
                 Ok(()) => {
                     let saver = Saver::of(&dir).map_err(|error| cannot_make(&dir, &error))?;
-                    let lost = LostFiles { dir, saver, before: None };
+                    let lost = LostFiles { dir, saver, is_left_to_checker: false };
                     return match fs::create_dir_all(lost.dir()) {
                         Ok(()) => Ok(lost),
                         Err(error) => Err(cannot_make(&lost.dir, &error)),
@@ -67,46 +66,27 @@ impl LostFiles {
         (0..=CLIMBS_MAX).fold(self.dir.clone(), |dir, _| dir.join("d"))
     }
 
-    /// Saves the files that a repair of the image would remove and that are not saved yet; among them the inodes that the
-    /// checker does not reach. The image stays locked until the repair is over: no
-    /// mount takes it, also if this process is killed and leaves the checker alone.
-    ///
-    /// # Errors
-    /// The reason why not all files can be saved.
-    pub(super) fn save(&mut self, image: &Path, unreachable: &[u32]) -> Result<(), String> {
-        self.before = None;
-        let mut lost = match Lost::find(image) {
-            Ok(lost) => lost,
-            Err(error @ (OpenError::System { .. } | OpenError::InUse { .. })) => {
-                return Err(with_way_out(&error.into()));
-            }
-            Err(_) => return Ok(()),
-        };
-        lost.add(unreachable).map_err(|error| error.to_string())?;
-        self.saver.save(&lost)?;
-        self.before = Some(lost);
-        Ok(())
-    }
-
-    /// Closes the image.
-    pub(super) fn let_go(&mut self) {
-        self.before = None;
+    /// Heddle cannot read the image: fsck.f2fs is to save the files.
+    pub(super) fn leave_to_checker(&mut self, is_left: bool) {
+        self.is_left_to_checker = is_left;
     }
 
     /// Returns true if fsck.f2fs is to save the files.
     pub(super) fn is_left_to_checker(&self) -> bool {
-        self.before.is_none()
+        self.is_left_to_checker
     }
 
-    /// Saves inodes that the repair removed although the check before did not list them: the node table as it was before
-    /// still leads to them. Closes the image.
+    /// Saves what the repair has taken away.
     ///
     /// # Errors
     /// The reason why not all files can be saved.
-    pub(super) fn save_late(&mut self, unreachable: &[u32]) -> Result<(), String> {
-        let Some(mut before) = self.before.take() else { return Ok(()) };
-        before.add(unreachable).map_err(|error| error.to_string())?;
-        self.saver.save(&before)
+    pub(super) fn save(&mut self, lost: &Lost) -> Result<(), String> {
+        self.saver.save(lost)
+    }
+
+    /// Files that kept a name, and what they were.
+    pub(super) fn take_changed(&mut self) -> Vec<Changed> {
+        self.saver.take_changed()
     }
 
     /// Number of files and directories that were saved.
@@ -117,6 +97,11 @@ impl LostFiles {
     /// Damage of the saved files, as texts.
     pub(super) fn take_holes(&mut self) -> Vec<String> {
         self.saver.take_holes()
+    }
+
+    /// Removes all of it.
+    pub(super) fn discard(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
     }
 
     /// The directory that holds files now.
@@ -144,6 +129,22 @@ impl Drop for LostFiles {
     fn drop(&mut self) {
         let _ = fs::remove_dir(self.dir().join(LOST_FOUND));
         self.take_empty_away();
+    }
+}
+
+/// Removes what repairs of this image left half saved when they were killed: their undo files have all of it. The image is locked.
+fn forget_killed(above: &Path, name: &str) {
+    for n in 0..DIRS_MAX {
+        let suffix = if n == 0 { String::new() } else { format!(".{n}") };
+        let dir = above.join(format!("{name}.lost{suffix}"));
+        if !dir.exists() {
+            break;
+        }
+        // Only in a directory as `of` makes it.
+        if let Ok(saver) = Saver::of(&dir) {
+            let _ = fs::remove_dir_all(dir.join(STAGING));
+            LostFiles { dir, saver, is_left_to_checker: false }.take_empty_away();
+        }
     }
 }
 

@@ -51,17 +51,7 @@ fn add(found: &mut Found, problems: Vec<String>) {
 
 /// Reads what a mount reads, and everything that names lead to.
 pub(super) fn look_alone(opened: std::result::Result<F2fs, OpenError>) -> Result<Found> {
-    let mut found = Found {
-        by: "heddle",
-        checked: WHAT.to_owned(),
-        issues: Vec::new(),
-        repaired: false,
-        only_ours: false,
-        hindered: None,
-        gave_up_log: false,
-        lost_files: None,
-        saved: 0,
-    };
+    let mut found = Found::by("heddle", WHAT);
     let fs = match opened {
         Ok(fs) => fs,
         Err(error @ OpenError::Unsupported { .. }) => return Err(error.into()),

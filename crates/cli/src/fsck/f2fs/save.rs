@@ -1,39 +1,59 @@
-//! Saves what a repair would take away: files, directories with what is in them, and targets of links, as plain files and directories.
+//! Saves what a repair has taken away: files, directories with what is in them, and targets of links, as plain files and directories.
 //!
-//! Invariants  S1  nothing is repaired before all of it is durable here. What cannot be saved whole leaves nothing half behind.
+//! An inode is saved once, under the first of its names; others are hard links, where the file system has room for them.
+//!
+//! Invariants  S1  no repair ends before all of it is durable here. What cannot be saved whole leaves nothing half behind.
 //!             S2  every name is made by its directory's descriptor, as a new one, of one component: no name of an image leads elsewhere.
 //!                 There are no links to follow: the target of a link is a file's content.
 //!             S3  nothing gets rights that an image could give: no set-id bits, no devices.
 
 use heddle_console::size::Size;
-use heddle_f2fs::{Lost, LostInode, LostKind};
+use heddle_f2fs::{Lost, LostForm, LostInode, LostKind};
 use heddle_vfs::FileKind;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Where the files of all repairs are, as fsck.f2fs names it.
 pub(super) const LOST_FOUND: &str = "lost_found";
 /// Where those of a repair are until all are there.
-const STAGING: &str = "saving";
+pub(super) const STAGING: &str = "saving";
 const NAME_MAX: usize = 255;
+/// So many names of one inode may be such as a file system refuses: that in a directory, and its own one.
+const NAMES_TRIED: u32 = 2;
 /// A directory that lies deeper in lost ones is saved beside them.
 const DEPTH_MAX: usize = 64;
 /// Space that a name and an inode may take.
 const INODE_BYTES: u64 = 4096;
 const NEW_DIR: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
+/// A file that kept a name, and whose content a repair has changed.
+#[derive(Serialize)]
+pub(super) struct Changed {
+    /// A name of it.
+    pub(super) path: String,
+    /// Where its old content is.
+    pub(super) saved: PathBuf,
+}
+
+/// What an image had damaged of the files that were written, and where each inode is, from the top.
+type Written = (Vec<String>, BTreeMap<u32, Vec<u8>>);
+
 /// A directory that lost files are saved in, `lost_found` of its.
 pub(super) struct Saver {
     dir: PathBuf,
     root: OwnedFd,
-    /// Numbers of inodes that are there.
-    saved: BTreeSet<u32>,
+    /// How many are there that have no name any more.
+    saved: usize,
+    changed: Vec<Changed>,
     /// What an image had damaged of them.
     holes: Vec<String>,
 }
@@ -50,12 +70,17 @@ impl Saver {
         if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
             return Err(io::Error::other("it was replaced by another directory"));
         }
-        Ok(Saver { dir: dir.into(), root, saved: BTreeSet::new(), holes: Vec::new() })
+        Ok(Saver { dir: dir.into(), root, saved: 0, changed: Vec::new(), holes: Vec::new() })
     }
 
     /// How many it has.
     pub(super) fn count(&self) -> usize {
-        self.saved.len()
+        self.saved
+    }
+
+    /// Files that kept a name.
+    pub(super) fn take_changed(&mut self) -> Vec<Changed> {
+        std::mem::take(&mut self.changed)
     }
 
     /// What of them was damaged before, in words.
@@ -63,25 +88,33 @@ impl Saver {
         std::mem::take(&mut self.holes)
     }
 
-    /// Saves all that it has not yet; durable when this returns.
+    /// Saves all of it; durable when this returns.
     ///
     /// # Errors
-    /// Why not all can be saved; then none of these is.
+    /// Why not all can be saved; then nothing is.
     pub(super) fn save(&mut self, lost: &Lost) -> Result<(), String> {
-        let new: BTreeMap<u32, &LostInode> =
-            lost.inodes().filter(|inode| !self.saved.contains(&inode.ino)).map(|i| (i.ino, i)).collect();
+        let new: BTreeMap<u32, &LostInode> = lost.inodes().map(|inode| (inode.ino, inode)).collect();
         if new.is_empty() {
             return Ok(());
         }
         let need = self.need(lost, &new)?;
-        let numbers: Vec<u32> = new.keys().copied().collect();
         let written = self.write(lost, new, need);
         if written.is_err() {
             // What is there is not all, and nobody counts on it.
             let _ = std::fs::remove_dir_all(self.dir.join(STAGING));
         }
-        self.holes.extend(written?);
-        self.saved.extend(numbers);
+        let (holes, places) = written?;
+        self.holes = holes;
+        for inode in lost.inodes() {
+            let place = places.get(&inode.ino).map(|place| OsStr::from_bytes(place));
+            match (&inode.path, place) {
+                (Some(path), Some(place)) => {
+                    let saved = self.dir.join(LOST_FOUND).join(place);
+                    self.changed.push(Changed { path: path.clone(), saved });
+                }
+                _ => self.saved += 1,
+            }
+        }
         Ok(())
     }
 
@@ -90,10 +123,7 @@ impl Saver {
         let mut need = 0;
         let mut largest = (0, String::new());
         for inode in new.values() {
-            let blocks = match inode.kind {
-                LostKind::Directory => 1,
-                _ => lost.blocks(inode.ino).map_err(|error| self.unsaved(inode, &error))?,
-            };
+            let blocks = self.blocks(lost, inode).map_err(|error| self.unsaved(inode, &error))?;
             need += blocks * INODE_BYTES + INODE_BYTES;
             if blocks >= largest.0 {
                 largest = (blocks, shown(inode));
@@ -117,12 +147,19 @@ impl Saver {
         Ok(need)
     }
 
-    fn write(
-        &self,
-        lost: &Lost,
-        inodes: BTreeMap<u32, &LostInode>,
-        need: u64,
-    ) -> Result<Vec<String>, String> {
+    /// Blocks of all readings of an inode.
+    fn blocks(&self, lost: &Lost, inode: &LostInode) -> io::Result<u64> {
+        let mut blocks = 0;
+        for form in lost.forms(inode.ino)? {
+            blocks += match (inode.kind, form) {
+                (LostKind::Directory, LostForm::AsSaid) => 1,
+                _ => lost.blocks(inode.ino, form)?,
+            };
+        }
+        Ok(blocks)
+    }
+
+    fn write(&self, lost: &Lost, inodes: BTreeMap<u32, &LostInode>, need: u64) -> Result<Written, String> {
         let failed = |error: io::Error| cannot("save lost files in", &self.dir, error);
         let total = inodes.len();
         let unsaved = |inode: &LostInode, error: io::Error| {
@@ -145,7 +182,7 @@ impl Saver {
         // S1. Errors of delayed writes come here too.
         rustix::fs::syncfs(&top).map_err(|errno| failed(errno.into()))?;
         self.publish(&top).and_then(|()| Ok(rustix::fs::fsync(&self.root)?)).map_err(failed)?;
-        Ok(writing.holes)
+        Ok((writing.holes, writing.places))
     }
 
     /// They are in `lost_found`, with those of earlier repairs.
@@ -208,6 +245,9 @@ impl Writing<'_> {
         for inode in self.inodes.values().filter(|inode| inode.kind == LostKind::Directory) {
             let mut names = self.lost.names(inode.ino);
             names.retain(|(_, ino)| *ino != inode.ino && self.inodes.contains_key(ino));
+            // A damaged directory may have an entry many times.
+            let mut seen = BTreeSet::new();
+            names.retain(|entry| seen.insert(entry.clone()));
             self.names.insert(inode.ino, names);
         }
     }
@@ -219,24 +259,45 @@ impl Writing<'_> {
         if inode.kind == LostKind::Directory {
             return self.save_dir(inode, name, spot);
         }
-        if let Some(first) = self.places.get(&ino)
-            && linked(inode, first, name, spot).is_ok()
-        {
+        if let Some(first) = self.places.get(&ino) {
+            if let Some(name) = name {
+                link(inode, first, name, spot);
+            }
             return Ok(());
         }
-        // Without links of the file system each name has a copy.
+        for form in self.lost.forms(ino).map_err(unsaved)? {
+            let place = self.save_form(inode, form, name, spot).map_err(unsaved)?;
+            self.places.entry(ino).or_insert(place);
+        }
+        Ok(())
+    }
+
+    /// Saves one reading of an inode as a file. Returns where, from the top.
+    fn save_form(
+        &mut self,
+        inode: &LostInode,
+        form: LostForm,
+        name: Option<&[u8]>,
+        spot: &Spot<'_>,
+    ) -> io::Result<Vec<u8>> {
         let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let make = |name: &[u8]| rustix::fs::openat(spot.dir, name, new, Mode::from_raw_mode(0o600));
-        let (name, file) = named(inode, name, make).map_err(unsaved)?;
-        let missing = self.write_content(inode, File::from(file)).map_err(unsaved)?;
+        let (name, file) = named(inode, form, name, make)?;
+        let missing = self.write_content(inode, form, File::from(file))?;
         if missing > 0 {
             self.holes.push(format!(
                 "{}: {missing} of its pointers lead nowhere; what was there is missing in the file that is saved",
                 shown(inode)
             ));
         }
-        self.places.entry(ino).or_insert_with(|| [&spot.path[..], &name].concat());
-        Ok(())
+        if form != LostForm::AsSaid {
+            let name = String::from_utf8_lossy(&name).escape_debug().to_string();
+            self.holes.push(format!(
+                "{}: it contradicts itself; what it may have been besides is in {name}",
+                shown(inode)
+            ));
+        }
+        Ok([&spot.path[..], &name].concat())
     }
 
     fn save_dir(&mut self, inode: &LostInode, name: Option<&[u8]>, spot: &Spot<'_>) -> Result<(), Unsaved> {
@@ -244,24 +305,31 @@ impl Writing<'_> {
         if self.places.contains_key(&inode.ino) || spot.depth >= DEPTH_MAX {
             return Ok(());
         }
-        let (name, dir) = named(inode, name, |name| new_dir(spot.dir, name)).map_err(unsaved)?;
-        let path = [&spot.path[..], &name].concat();
+        let (name_there, dir) =
+            named(inode, LostForm::AsSaid, name, |name| new_dir(spot.dir, name)).map_err(unsaved)?;
+        let path = [&spot.path[..], &name_there].concat();
         self.places.insert(inode.ino, path.clone());
         let path = [&path[..], b"/"].concat();
         let within = Spot { top: spot.top, dir: &dir, path, depth: spot.depth + 1 };
         for (name, ino) in self.names.remove(&inode.ino).unwrap_or_default() {
             self.save(ino, Some(&name), &within)?;
         }
-        set_attributes(&dir, inode, 0o700).map_err(unsaved)
+        set_attributes(&dir, inode, 0o700).map_err(unsaved)?;
+        for form in self.lost.forms(inode.ino).map_err(unsaved)?.into_iter().skip(1) {
+            self.save_form(inode, form, name, spot).map_err(unsaved)?;
+        }
+        Ok(())
     }
 
     /// How many pointers lead nowhere.
-    fn write_content(&self, inode: &LostInode, mut file: File) -> io::Result<u64> {
+    fn write_content(&self, inode: &LostInode, form: LostForm, mut file: File) -> io::Result<u64> {
         let mut missing = 0;
         match inode.kind {
-            LostKind::Special(kind, number) => file.write_all(special(kind, number).as_bytes())?,
+            LostKind::Special(kind, number) if form == LostForm::AsSaid => {
+                file.write_all(special(kind, number).as_bytes())?
+            }
             _ => {
-                let read = self.lost.read(inode.ino, &mut |at, bytes| file.write_all_at(bytes, at))?;
+                let read = self.lost.read(inode.ino, form, &mut |at, bytes| file.write_all_at(bytes, at))?;
                 file.set_len(read.size_bytes)?;
                 missing = read.missing;
             }
@@ -271,10 +339,11 @@ impl Writing<'_> {
     }
 }
 
-/// Another name of a file that is there.
-fn linked(inode: &LostInode, first: &[u8], name: Option<&[u8]>, spot: &Spot<'_>) -> io::Result<()> {
-    let make = |name: &[u8]| rustix::fs::linkat(spot.top, first, spot.dir, name, AtFlags::empty());
-    named(inode, name, make).map(drop)
+/// Another name of a file that is there. Without it the file has its first one.
+fn link(inode: &LostInode, first: &[u8], name: &[u8], spot: &Spot<'_>) {
+    let ending = ending(inode.kind, LostForm::AsSaid);
+    let name = [&name[..name.len().min(NAME_MAX - ending.len())], ending.as_bytes()].concat();
+    let _ = rustix::fs::linkat(spot.top, first, spot.dir, &name[..], AtFlags::empty());
 }
 
 fn new_dir(at: &OwnedFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
@@ -285,20 +354,25 @@ fn new_dir(at: &OwnedFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
 /// Makes it by its name in a lost directory, or by its number where there is none, or the file system takes that not.
 fn named<T>(
     inode: &LostInode,
+    form: LostForm,
     name: Option<&[u8]>,
     make: impl Fn(&[u8]) -> rustix::io::Result<T>,
 ) -> io::Result<(Vec<u8>, T)> {
-    let ending = ending(inode.kind);
+    let ending = ending(inode.kind, form);
     let own = name.map(|name| [&name[..name.len().min(NAME_MAX - ending.len())], ending.as_bytes()].concat());
-    let by_number = (0..10).map(|n| match n {
-        0 => numbered(inode),
+    // An entry takes one name at most: one of these is free, and the loop ends.
+    let by_number = (0_u64..).map(|n| match n {
+        0 => numbered(inode, form),
         1 => format!("{}{ending}", inode.ino),
         n => format!("{}.{n}{ending}", inode.ino),
     });
+    let mut tries = 0;
     for name in own.into_iter().chain(by_number.map(String::into_bytes)) {
         match make(&name) {
             Ok(made) => return Ok((name, made)),
-            Err(Errno::EXIST | Errno::INVAL | Errno::ILSEQ | Errno::NAMETOOLONG) => {}
+            Err(Errno::EXIST) => {}
+            // A file system that takes no number takes no other one.
+            Err(Errno::INVAL | Errno::ILSEQ | Errno::NAMETOOLONG) if tries < NAMES_TRIED => tries += 1,
             Err(errno) => return Err(errno.into()),
         }
     }
@@ -306,8 +380,8 @@ fn named<T>(
 }
 
 /// Number and own name of an inode, which may be any bytes: what means something to a shell, a terminal or a path is left out.
-fn numbered(inode: &LostInode) -> String {
-    let ending = ending(inode.kind);
+fn numbered(inode: &LostInode, form: LostForm) -> String {
+    let ending = ending(inode.kind, form);
     let harmless =
         |c: char| if c == '/' || c.is_control() || c == char::REPLACEMENT_CHARACTER { '_' } else { c };
     let own: String = String::from_utf8_lossy(&inode.name).chars().map(harmless).collect();
@@ -318,12 +392,14 @@ fn numbered(inode: &LostInode) -> String {
 }
 
 /// What the name of something ends with that is not what it was.
-fn ending(kind: LostKind) -> &'static str {
-    match kind {
-        LostKind::File | LostKind::Directory => "",
-        LostKind::Encoded => ".raw",
-        LostKind::Symlink => ".symlink",
-        LostKind::Special(..) => ".special",
+fn ending(kind: LostKind, form: LostForm) -> &'static str {
+    match (form, kind) {
+        (LostForm::Blocks, _) => ".blocks",
+        (LostForm::Inline, _) => ".inline",
+        (_, LostKind::File | LostKind::Directory) => "",
+        (_, LostKind::Encoded) => ".raw",
+        (_, LostKind::Symlink) => ".symlink",
+        (_, LostKind::Special(..)) => ".special",
     }
 }
 
@@ -372,7 +448,16 @@ mod tests {
     use heddle_vfs::Time;
 
     fn inode(kind: LostKind, name: &[u8]) -> LostInode {
-        LostInode { ino: u32::MAX, kind, name: name.into(), perm: 0o644, uid: 0, gid: 0, mtime: Time(0) }
+        LostInode {
+            ino: u32::MAX,
+            kind,
+            name: name.into(),
+            perm: 0o644,
+            uid: 0,
+            gid: 0,
+            mtime: Time(0),
+            path: None,
+        }
     }
 
     #[test]
@@ -393,16 +478,19 @@ mod tests {
         ];
         let kinds = [LostKind::File, LostKind::Encoded, LostKind::Special(FileKind::CharDevice, 0)];
         for (name, kind) in names.into_iter().flat_map(|name| kinds.map(|kind| (name, kind))) {
-            let name = numbered(&inode(kind, name));
-            assert!(name.starts_with("4294967295") && name.ends_with(ending(kind)), "{name}");
+            let name = numbered(&inode(kind, name), LostForm::AsSaid);
+            assert!(
+                name.starts_with("4294967295") && name.ends_with(ending(kind, LostForm::AsSaid)),
+                "{name}"
+            );
             assert!(
                 name.len() <= NAME_MAX && !name.contains(|c: char| c == '/' || c.is_control()),
                 "{name:?}"
             );
             std::fs::write(place.path().join(&name), "").unwrap();
         }
-        assert_eq!(numbered(&inode(LostKind::Symlink, b"link")), "4294967295-link.symlink");
-        assert_eq!(numbered(&inode(LostKind::File, b"../v")), "4294967295-.._v");
+        assert_eq!(numbered(&inode(LostKind::Symlink, b"link"), LostForm::AsSaid), "4294967295-link.symlink");
+        assert_eq!(numbered(&inode(LostKind::File, b"../v"), LostForm::AsSaid), "4294967295-.._v");
     }
 
     #[test]

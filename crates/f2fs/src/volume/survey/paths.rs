@@ -5,24 +5,24 @@ const SHOWN_BYTES: usize = 2000;
 
 /// A directory that was met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct DirNo(u32);
+pub(crate) struct DirNo(u32);
 
 impl DirNo {
-    pub(super) const ROOT: DirNo = DirNo(0);
+    pub(crate) const ROOT: DirNo = DirNo(0);
 }
 
 /// All of them.
-pub(super) struct Paths {
+pub(crate) struct Paths {
     dirs: Vec<(DirNo, Box<[u8]>)>,
 }
 
 impl Paths {
-    pub(super) fn new() -> Paths {
+    pub(crate) fn new() -> Paths {
         Paths { dirs: vec![(DirNo::ROOT, Box::default())] }
     }
 
     /// The directory of this name.
-    pub(super) fn add(&mut self, above: DirNo, name: &[u8]) -> DirNo {
+    pub(crate) fn add(&mut self, above: DirNo, name: &[u8]) -> DirNo {
         // There are no more directories than numbers of nodes.
         let dir = DirNo(self.dirs.len() as u32);
         self.dirs.push((above, name.into()));
@@ -30,7 +30,7 @@ impl Paths {
     }
 
     /// As it is shown: what is no text stands as an escape.
-    pub(super) fn shown(&self, mut dir: DirNo, name: Option<&[u8]>) -> String {
+    pub(crate) fn shown(&self, mut dir: DirNo, name: Option<&[u8]>) -> String {
         let mut names: Vec<&[u8]> = name.into_iter().collect();
         let mut bytes = 0;
         while dir != DirNo::ROOT && bytes < SHOWN_BYTES {

@@ -1,0 +1,67 @@
+//! Live nodes that the node table does not lead to: the table's entry may be damaged.
+
+use super::PIECE_BLOCKS;
+use crate::checkpoint::Checkpoint;
+use crate::format::{BLOCK_BYTES, NodeBlock, SEGMENT_BLOCKS};
+use crate::ids::{BlockAddr, ByNid, Nid};
+use crate::image::Media;
+use crate::inode::ROOT;
+use crate::segments::Segments;
+use heddle_vfs::Result;
+use zerocopy::FromBytes;
+
+/// Where they are.
+pub(super) struct Stray {
+    by_number: ByNid<Vec<Found>>,
+}
+
+struct Found {
+    addr: BlockAddr,
+    ino: Nid,
+    version: u64,
+}
+
+impl Stray {
+    /// Reads all live blocks of nodes. If the segment table cannot be read, all blocks may be such.
+    pub(super) fn find_all(media: &Media, checkpoint: &Checkpoint) -> Result<Stray> {
+        let (device, geometry) = (&media.device, &media.geometry);
+        let logs = checkpoint.logs(device, geometry);
+        let segments = logs.and_then(|logs| Segments::read(device, geometry, logs)).ok();
+        let mut stray = Stray { by_number: ByNid::default() };
+        let mut buf = vec![0; PIECE_BLOCKS * BLOCK_BYTES];
+        let all = geometry.main_segments.saturating_mul(SEGMENT_BLOCKS);
+        for at in (0..all).step_by(PIECE_BLOCKS) {
+            let first = geometry.main.plus(at);
+            let is_live =
+                |addr: BlockAddr| segments.as_ref().is_none_or(|segments| segments.is_live_node(addr));
+            if !(0..PIECE_BLOCKS as u32).any(|n| is_live(first.plus(n))) {
+                continue;
+            }
+            device.read(first, 0, &mut buf)?;
+            for (n, block) in buf.chunks_exact(BLOCK_BYTES).enumerate() {
+                let addr = first.plus(n as u32);
+                if let (true, Ok(node)) = (is_live(addr), NodeBlock::ref_from_bytes(block)) {
+                    stray.add(media, addr, node);
+                }
+            }
+        }
+        Ok(stray)
+    }
+
+    fn add(&mut self, media: &Media, addr: BlockAddr, node: &NodeBlock) {
+        let (nid, ino) = (Nid(node.footer.nid.get()), Nid(node.footer.ino.get()));
+        let version = node.footer.checkpoint_version.get();
+        let is_led_to = || {
+            media.nodes.nat.find(&media.device, nid).is_ok_and(|entry| BlockAddr(entry.addr.get()) == addr)
+        };
+        if nid >= ROOT && nid.0 < media.geometry.nids() && ino >= ROOT && !is_led_to() {
+            self.by_number.entry(nid).or_default().push(Found { addr, ino, version });
+        }
+    }
+
+    /// The newest of this number and inode.
+    pub(super) fn find(&self, nid: Nid, ino: Nid) -> Option<BlockAddr> {
+        let of_inode = self.by_number.get(&nid)?.iter().filter(|found| found.ino == ino);
+        of_inode.max_by_key(|found| found.version).map(|found| found.addr)
+    }
+}

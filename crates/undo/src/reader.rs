@@ -1,0 +1,133 @@
+//! Reading an undo file, checked as a whole before anything of it is used.
+
+use crate::{BLOCK_BYTES, Block, ENTRY_BYTES, HEAD_BYTES, Image, MAGIC, UNFINISHED, place};
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+/// An undo file that is whole.
+#[derive(Debug)]
+pub struct Undo {
+    file: File,
+    /// The image.
+    pub image: Image,
+    /// The repair has ended.
+    pub is_finished: bool,
+    blocks: Vec<u64>,
+}
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+/// Fills `into`. Returns the number of bytes that were left in the file, at most that many.
+fn fill(from: &mut impl Read, into: &mut [u8]) -> Result<usize, String> {
+    let mut filled = 0;
+    while filled < into.len() {
+        match from.read(&mut into[filled..]) {
+            Ok(0) => break,
+            Ok(more) => filled += more,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(filled)
+}
+
+impl Undo {
+    /// Reads a file, and checks it.
+    ///
+    /// # Errors
+    /// The reason why it cannot be used.
+    pub fn open(path: &Path) -> Result<Undo, String> {
+        // Regular files only: a FIFO waits for a writer, and a device may never end.
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = file.map_err(|error| error.to_string())?;
+        let meta = file.metadata().map_err(|error| error.to_string())?;
+        if !meta.is_file() {
+            return Err("it is no file: name what a repair has kept".into());
+        }
+        let mut from = BufReader::with_capacity(1 << 20, &file);
+        let mut head = [0; HEAD_BYTES];
+        let got = fill(&mut from, &mut head)?;
+        if got < MAGIC.len() || head[..MAGIC.len()] != *MAGIC {
+            return Err("it is no undo file of heddle fsck".into());
+        }
+        if got < HEAD_BYTES {
+            return Err(damaged());
+        }
+        let uuid = head[16..].first_chunk().copied().unwrap_or_default();
+        let [before, after, blocks, count] = [32, 40, 48, 56].map(|at| number(&head, at));
+        let image = Image { uuid, epochs: [before, after], blocks };
+        let entries = match count {
+            UNFINISHED => entries_so_far(&mut from, blocks)?,
+            count => all_entries(&mut from, &head, blocks, count)?,
+        };
+        let is_once = entries.iter().collect::<HashSet<_>>().len() == entries.len();
+        if !is_once {
+            return Err(damaged());
+        }
+        drop(from);
+        Ok(Undo { file, image, is_finished: count != UNFINISHED, blocks: entries })
+    }
+
+    /// Numbers of its blocks.
+    pub fn blocks(&self) -> &[u64] {
+        &self.blocks
+    }
+
+    /// Reads its `n`th block.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn read(&self, n: usize, into: &mut Block) -> std::io::Result<()> {
+        self.file.read_exact_at(into, place(n as u64) + 8)
+    }
+}
+
+fn damaged() -> String {
+    "it is cut short or damaged".into()
+}
+
+/// The number of the block, if the entry is whole, and of an image of so many blocks.
+fn block_of(entry: &[u8; ENTRY_BYTES], blocks: u64) -> Option<u64> {
+    let sum = u64::from(crc32c::crc32c(&entry[..8 + BLOCK_BYTES]));
+    let block = number(entry, 0);
+    (number(entry, 8 + BLOCK_BYTES) == sum && block < blocks).then_some(block)
+}
+
+/// Of a repair that has not ended: all up to a torn one at the end.
+fn entries_so_far(from: &mut impl Read, blocks: u64) -> Result<Vec<u64>, String> {
+    let (mut entries, mut entry, mut is_torn) = (Vec::new(), [0; ENTRY_BYTES], false);
+    while fill(from, &mut entry)? == ENTRY_BYTES {
+        match block_of(&entry, blocks) {
+            Some(_) if is_torn => return Err(damaged()),
+            Some(block) => entries.push(block),
+            None => is_torn = true,
+        }
+    }
+    Ok(entries)
+}
+
+fn all_entries(
+    from: &mut impl Read,
+    head: &[u8; HEAD_BYTES],
+    blocks: u64,
+    count: u64,
+) -> Result<Vec<u64>, String> {
+    let (mut entries, mut entry, mut sum) = (Vec::new(), [0; ENTRY_BYTES], crc32c::crc32c(head));
+    for _ in 0..count {
+        if fill(from, &mut entry)? < ENTRY_BYTES {
+            return Err(damaged());
+        }
+        entries.push(block_of(&entry, blocks).ok_or_else(damaged)?);
+        sum = crc32c::crc32c_append(sum, &entry);
+    }
+    let mut said = [0; 5];
+    if fill(from, &mut said)? != 4 || said[..4] != sum.to_le_bytes() {
+        return Err(damaged());
+    }
+    Ok(entries)
+}
