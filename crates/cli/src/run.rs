@@ -120,6 +120,25 @@ fn is_static(elf: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn options_before_the_program_are_ours_and_those_after_are_its_own() {
+        #[derive(Parser)]
+        struct Run {
+            #[command(flatten)]
+            args: Args,
+        }
+        let command = |words: &[&str]| Run::try_parse_from(words).map(|run| run.args.command);
+        assert!(command(&["run", "--bogus", "true"]).is_err(), "no program is called --bogus");
+        let program = ["ls", "--color", "-l", "--prefault"];
+        for before in [&["run"][..], &["run", "--"], &["run", "--prefault", "--"]] {
+            assert_eq!(
+                command(&[before, &program].concat()).ok(),
+                Some(program.map(OsString::from).to_vec())
+            );
+        }
+    }
 
     #[test]
     fn this_program_is_dynamic_and_nonsense_is_not_static() {
