@@ -19,7 +19,7 @@
 mod reader;
 mod writer;
 
-pub use reader::Undo;
+pub use reader::{Undo, is_unfinished};
 pub use writer::{Old, Writer};
 
 /// Bytes of a block.
@@ -90,6 +90,7 @@ mod tests {
             let path = written(&place, is_finished);
             let undo = Undo::open(&path).unwrap();
             assert_eq!((undo.is_finished, undo.blocks()), (is_finished, &[5, 99][..]));
+            assert_eq!(is_unfinished(&path), !is_finished);
             assert_eq!(undo.image.epochs, if is_finished { [3, 4] } else { [3, 3] });
             let mut found = [0; BLOCK_BYTES];
             undo.read(1, &mut found).unwrap();

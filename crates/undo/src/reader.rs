@@ -7,6 +7,9 @@ use std::io::{BufReader, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+/// Position of the number of blocks.
+const COUNT_AT: usize = 56;
+
 /// An undo file that is whole.
 #[derive(Debug)]
 pub struct Undo {
@@ -36,19 +39,28 @@ fn fill(from: &mut impl Read, into: &mut [u8]) -> Result<usize, String> {
     Ok(filled)
 }
 
+/// Opens regular files only: a FIFO waits for a writer, and a device may never end.
+fn opened(path: &Path) -> Result<File, String> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = file.map_err(|error| error.to_string())?;
+    let meta = file.metadata().map_err(|error| error.to_string())?;
+    if meta.is_file() { Ok(file) } else { Err("it is no file: name what a repair has kept".into()) }
+}
+
+/// Returns true if the file says that its repair has not ended. Only its head is read, and nothing is checked.
+pub fn is_unfinished(path: &Path) -> bool {
+    let mut head = [0; HEAD_BYTES];
+    let is_read = opened(path).is_ok_and(|file| file.read_exact_at(&mut head, 0).is_ok());
+    is_read && head[..MAGIC.len()] == *MAGIC && number(&head, COUNT_AT) == UNFINISHED
+}
+
 impl Undo {
     /// Reads a file, and checks it.
     ///
     /// # Errors
     /// The reason why it cannot be used.
     pub fn open(path: &Path) -> Result<Undo, String> {
-        // Regular files only: a FIFO waits for a writer, and a device may never end.
-        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        let file = file.map_err(|error| error.to_string())?;
-        let meta = file.metadata().map_err(|error| error.to_string())?;
-        if !meta.is_file() {
-            return Err("it is no file: name what a repair has kept".into());
-        }
+        let file = opened(path)?;
         let mut from = BufReader::with_capacity(1 << 20, &file);
         let mut head = [0; HEAD_BYTES];
         let got = fill(&mut from, &mut head)?;
@@ -59,7 +71,7 @@ impl Undo {
             return Err(damaged());
         }
         let uuid = head[16..].first_chunk().copied().unwrap_or_default();
-        let [before, after, blocks, count] = [32, 40, 48, 56].map(|at| number(&head, at));
+        let [before, after, blocks, count] = [32, 40, 48, COUNT_AT].map(|at| number(&head, at));
         let image = Image { uuid, epochs: [before, after], blocks };
         let entries = match count {
             UNFINISHED => entries_so_far(&mut from, blocks)?,

@@ -1,6 +1,7 @@
 //! A repair by fsck.f2fs is a transaction: what it takes from files is saved, and its undo file restores every byte.
 
 use super::lost::{change_inode, content, has_checker, ino, lose_name, tree};
+use crate::common::loop_device::Loop;
 use crate::common::{Mounted, Place, Said, alone, command, heddle};
 use heddle_f2fs::checksum::{SEED, checksum, inode_seed, of_inode};
 use heddle_f2fs::format::{
@@ -10,9 +11,9 @@ use heddle_f2fs::format::{
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde_json::Value;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
@@ -104,7 +105,54 @@ fn pages_under_a_damaged_node_are_saved() {
     assert!(fs::read(saved_as(&report, "/file")).unwrap() == bytes, "{report}");
 }
 
-/// The same without the node's entry in the table.
+/// The checker looks at no device that somebody else has open exclusively, and so said that all had failed.
+#[test]
+fn a_repaired_device_is_reported_as_repaired() {
+    let bytes = content(8 << 20, 15);
+    let Some((_alone, place, number)) = with_file(&bytes) else { return };
+    place.edit(|image| {
+        change_nodes(image, number, |node| node.footer.nid.set(node.footer.nid.get() + 10_000))
+    });
+    let before = fs::read(place.image()).unwrap();
+    let Some(device) = Loop::over(Path::new(&place.image())) else { return };
+    // Undo file and lost files of a device lie in the working directory.
+    let here = place.path("here");
+    fs::create_dir(&here).unwrap();
+    let run = |args: &[&str]| Said::of(command(args).current_dir(&here).output().unwrap());
+    let said = run(&["fsck", "-y", "--json", &device.0]);
+    let report: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!((said.code, report["result"].as_str()), (1, Some("corrected")), "{report}");
+    assert!(fs::read(here.join(saved_as(&report, "/file"))).unwrap() == bytes, "{report}");
+    let undo = report["undo_file"].as_str().unwrap();
+    assert_eq!(run(&["fsck", "--undo", undo, &device.0]).code, 1);
+    drop(device);
+    assert!(fs::read(place.image()).unwrap() == before, "not the same bytes");
+}
+
+/// On a full disk a hole has no room for the zeros that it was.
+#[test]
+fn what_is_as_it_was_is_not_written_to_go_back() {
+    let Some((_alone, place, number)) = with_file(&content(8 << 20, 16)) else { return };
+    place.edit(|image| {
+        change_nodes(image, number, |node| node.footer.nid.set(node.footer.nid.get() + 10_000))
+    });
+    let (image, kept) = (place.image(), place.path("kept"));
+    let copy = |from: &Path, to: &Path| {
+        let copied = Command::new("cp").arg("--sparse=always").args([from, to]).status().unwrap();
+        assert!(copied.success());
+    };
+    copy(Path::new(&image), &kept);
+    let report = repaired_and_undone(&image);
+    // As if the repair had stopped before its first write.
+    fs::remove_file(&image).unwrap();
+    copy(&kept, Path::new(&image));
+    let taken = fs::metadata(&image).unwrap().blocks();
+    assert_eq!(heddle(&["fsck", "--undo", report["undo_file"].as_str().unwrap(), &image]).code, 1);
+    assert_eq!(fs::metadata(&image).unwrap().blocks(), taken, "holes were filled");
+    assert!(fs::read(&image).unwrap() == fs::read(&kept).unwrap());
+}
+
+/// As `pages_under_a_damaged_node_are_saved`, without the node's entry in the table.
 #[test]
 fn pages_under_a_node_without_an_entry_are_saved() {
     let bytes = content(6 << 20, 6);

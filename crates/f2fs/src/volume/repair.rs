@@ -22,7 +22,7 @@ use crate::ids::BlockAddr;
 use crate::node_log::mark;
 use crate::superblock;
 use crate::volume::lost::Lost;
-use heddle_undo::{Image, Undo, Writer};
+use heddle_undo::{Block, Image, Undo, Writer};
 use heddle_vfs::Error;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -222,8 +222,7 @@ impl Repair {
             let mut bytes = [0; BLOCK_BYTES];
             for block in old.blocks() {
                 old.read(block, &mut bytes).map_err(|error| Error::Io(error.to_string()))?;
-                // `keep` has taken no larger number.
-                self.device.write(BlockAddr(block as u32), &bytes)?;
+                restore(&self.device, block, &bytes)?;
             }
             self.device.flush()
         };
@@ -267,16 +266,25 @@ pub fn undo(image: &Path, file: &Path) -> Result<u64, String> {
     let mut bytes = [0; BLOCK_BYTES];
     for (n, block) in undo.blocks().iter().enumerate() {
         undo.read(n, &mut bytes).map_err(|error| wrong(error.to_string()))?;
-        let addr =
-            u32::try_from(*block).map_err(|_| wrong("it has more blocks than F2FS can have".into()))?;
-        device.write(BlockAddr(addr), &bytes).map_err(|error| error.to_string())?;
+        restore(&device, *block, &bytes).map_err(|error| error.to_string())?;
     }
     device.flush().map_err(|error| error.to_string())?;
     Ok(undo.blocks().len() as u64)
 }
 
+/// Gives a block its old bytes. One that has them is not written: a hole of an image on a full disk has no room for zeros.
+fn restore(device: &Device, block: u64, old: &Block) -> heddle_vfs::Result<()> {
+    let addr = u32::try_from(block).map_err(|_| Error::Corrupt("more blocks than F2FS can have".into()))?;
+    let addr = BlockAddr(addr);
+    if *device.block(addr)? == *old { Ok(()) } else { device.write(addr, old) }
+}
+
 /// Returns true if this is the undo file of a repair of the image that was stopped half-way, and that nobody has undone.
 pub fn is_half_repaired(image: &Path, file: &Path) -> bool {
+    // Those of repairs that have ended may be many, and long.
+    if !heddle_undo::is_unfinished(file) {
+        return false;
+    }
     let Ok(device) = Device::open(image, Access::Read) else { return false };
     let Ok(undo) = Undo::open(file) else { return false };
     if undo.is_finished || belongs(&undo, &device).is_err() {

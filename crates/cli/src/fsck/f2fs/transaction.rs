@@ -98,7 +98,11 @@ fn steps(order: &Order<'_>, repair: &mut Repair, lost: &mut LostFiles) -> Result
             Err(_) => false,
         };
         lost.leave_to_checker(!is_read);
-        is_clean = repair_while_it_helps(order, repair, lost)?;
+        // It also looks at no device that somebody has open exclusively.
+        repair.lend();
+        let helped = repair_while_it_helps(order, repair, lost);
+        repair.take_back()?;
+        is_clean = helped?;
         if is_read {
             let left = |error| format!("{CHECKER} would leave an image that heddle cannot read: {error}");
             lost.save(&repair.losses().map_err(left)?)?;
@@ -120,9 +124,7 @@ fn repair_while_it_helps(order: &Order<'_>, repair: &mut Repair, lost: &LostFile
     let told = |error: anyhow::Error| format!("{error:#}");
     let mut seen = order.issues.to_vec();
     for _ in 0..REPAIRS_MAX {
-        repair.lend();
         let ended = checker::repair(order.image, repair, lost, &interrupted.flag);
-        repair.take_back()?;
         // Its exit code does not tell whether issues are left: it is 255 if the checker stops at a question.
         match ended.map_err(told)? {
             Ended::Exited(_) => {}

@@ -40,23 +40,23 @@ const PIECE_BYTES: u64 = 16;
 
 /// Requests to a block device, or a file, that only ask: its sizes, its geometry, whether it is write-protected; and BLKFLSBUF.
 const ASKING: &[u32] = &[
-    0x1260,
-    0x8008_1272,
-    0x1268,
-    0x8008_1270,
-    0x127b,
-    0x1278,
-    0x1279,
-    0x127a,
-    0x125e,
-    0x301,
-    0x30d,
-    2,
-    0x8004_1284,
-    0x8004_1285,
-    0xc010_1282,
-    0x5401,
-    0x1261,
+    0x1260,      // BLKGETSIZE
+    0x8008_1272, // BLKGETSIZE64
+    0x1268,      // BLKSSZGET
+    0x8008_1270, // BLKBSZGET
+    0x127b,      // BLKPBSZGET
+    0x1278,      // BLKIOMIN
+    0x1279,      // BLKIOOPT
+    0x127a,      // BLKALIGNOFF
+    0x125e,      // BLKROGET
+    0x1261,      // BLKFLSBUF
+    0x301,       // HDIO_GETGEO
+    0x30d,       // HDIO_GET_IDENTITY
+    2,           // FIGETBSZ
+    0x8004_1284, // BLKGETZONESZ
+    0x8004_1285, // BLKGETNRZONES
+    0xc010_1282, // BLKREPORTZONE
+    0x5401,      // TCGETS
 ];
 /// A SCSI command.
 const SG_IO: u32 = 0x2285;
