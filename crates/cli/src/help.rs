@@ -6,7 +6,9 @@
 //! Result  All rows of a table have their meanings in one column. Where that leaves too little room, each meaning stands below its key.
 
 use clap::{Command, Parser};
+use rustix::termios::tcgetwinsize;
 use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Width of a text that does not go to a terminal, in columns.
 const PIPED_COLUMNS: usize = 100;
@@ -44,16 +46,9 @@ pub fn fitted(command: Command, columns: usize) -> Command {
 
 fn terminal_columns() -> usize {
     let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
-    let seen = [libc::STDOUT_FILENO, libc::STDERR_FILENO].into_iter().find_map(columns_of);
+    let of_terminal = |fd: BorrowedFd<'_>| tcgetwinsize(fd).ok().map(|size| size.ws_col.into());
+    let seen = of_terminal(std::io::stdout().as_fd()).or_else(|| of_terminal(std::io::stderr().as_fd()));
     said.or(seen).filter(|columns| *columns != 0).unwrap_or(PIPED_COLUMNS).clamp(COLUMNS_MIN, COLUMNS_MAX)
-}
-
-/// Width of the terminal under this number; `None`: it is no terminal.
-fn columns_of(fd: i32) -> Option<usize> {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: a live local of the type that this request fills in.
-    let is_terminal = unsafe { libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) } == 0;
-    is_terminal.then_some(size.ws_col.into())
 }
 
 /// A part of a text.
