@@ -87,7 +87,7 @@ fn two_mappings_of_one_arena_are_one_file_system() {
     }
 }
 
-/// Before, an unmount left such a file, and the image was not clean, if an attached process had not ended yet.
+/// Before, an unmount left such a file, and the image was not clean, if any process had attached.
 #[test]
 fn an_unmount_frees_nameless_files_that_attached_processes_have_open() {
     let region = Region::anonymous(64 << 20).unwrap();
