@@ -44,7 +44,7 @@ Examples:
   heddle fsck -y --discard-nvm /dev/sdb1             an F2FS image that needs its node log, and cannot be folded
   heddle explain NV-0042                             explain an issue
 
-F2FS images are checked and repaired by fsck.f2fs, under heddle's eyes: what it overwrites goes into the undo file first, and files that it
+F2FS images are checked and repaired by fsck.f2fs, which heddle traces: what it overwrites goes into the undo file first, and files that it
 removes or changes are saved in IMAGE.lost/lost_found. If that cannot be, everything is as before. The undo file and the saved files of a
 device lie in the working directory. After fsck.f2fs, or where it is not installed, heddle checks for what a mount would refuse, and repairs
 nothing of that.

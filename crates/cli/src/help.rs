@@ -5,6 +5,7 @@
 //!         the row. An empty line ends a paragraph, and stays.
 //! Result  All rows of a table have their meanings in one column. Where that leaves too little room, each meaning stands below its key.
 
+use clap::error::ErrorKind;
 use clap::{Command, Parser};
 use rustix::termios::tcgetwinsize;
 use std::ffi::OsString;
@@ -27,11 +28,20 @@ const BELOW_INDENT: usize = 6;
 /// Spaces between a key and its meaning.
 const GAP: usize = 2;
 
-/// Parses a command line; help is laid out for the terminal.
+/// Parses a command line; help is laid out for the terminal, when it is shown.
 pub fn parse<C: Parser>(args: Vec<OsString>) -> Result<C, clap::Error> {
-    let mut command = fitted(C::command(), terminal_columns());
-    let matches = command.try_get_matches_from_mut(args)?;
-    C::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    match C::try_parse_from(&args) {
+        Err(error) if shows_help(error.kind()) => {
+            let mut command = fitted(C::command(), terminal_columns());
+            let matches = command.try_get_matches_from_mut(args)?;
+            C::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+        }
+        parsed => parsed,
+    }
+}
+
+fn shows_help(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand)
 }
 
 /// The command and its subcommands, with help for lines of this width.
