@@ -1,4 +1,5 @@
-//! Reports the use of addresses to tools that look at memory from outside (`cargo xtask coherence`).
+//! Reports what memory at an address is used for, to tools that look at memory from outside
+//! (`cargo xtask coherence`).
 //!
 //! State  one function for the process, set once or never. While it is not set, an allocation costs one load of a word that is not
 //!        written, and one branch.
@@ -25,7 +26,7 @@ pub struct MemoryUse {
 
 static WATCHER: OnceLock<fn(&MemoryUse)> = OnceLock::new();
 
-/// Calls `watcher` for each use from now on. The first one set stays.
+/// Calls `watcher` for each use that is reported from now on. A second watcher is ignored.
 pub fn set(watcher: fn(&MemoryUse)) {
     WATCHER.get_or_init(|| watcher);
 }
@@ -68,7 +69,7 @@ pub fn name(address: usize, bytes: usize, what: &'static str) {
     }
 }
 
-/// As [`name`], for memory in which other uses lie.
+/// Reports that this memory, an arena for instance, is `what` wherever no other use is reported.
 #[track_caller]
 pub fn name_background(address: usize, bytes: usize, what: &'static str) {
     if let Some(watcher) = WATCHER.get() {

@@ -1,9 +1,11 @@
 //! The mounts that programs have met, and the engine of each heddle mount.
 //!
-//! State       a list that only grows, with one entry per mount of which a descriptor was seen: heddle's with its engine, foreign, or
-//!             refused.
-//! Invariants  A1  an entry is never freed. A refused entry attaches at most once; an engine is detached at most once.
-//!             A2  when an engine is detached, none of its files is open or being opened ([`Attachments::let_go`]).
+//! State       a list that only grows, with an entry for each mount of which a descriptor was seen: heddle's with its engine, foreign,
+//!             or refused. If threads met a mount at once, it has an entry for each of them, and the newest one is used.
+//! Invariants  A1  an entry is never freed. A refused entry attaches at most once, unless asking takes longer than `ASKING_MAX`; an
+//!                 engine is detached at most once.
+//!             A2  when an engine is detached, no thread uses a file of it or opens one. [`Attachments::let_go`] also needs that none
+//!                 exists.
 //!
 //! A mount is known by its device and its unique number: a later file system with the same device number is
 //! another mount.
@@ -36,7 +38,8 @@ pub struct Attachment {
     gone: AtomicBool,
     /// Device number of the mount, as `st_dev`.
     pub dev: u64,
-    /// The process that has mapped the whole image. A forked child has none of its parent's page tables.
+    /// `process()` of the process that has prefaulted the whole image; 0: none. A forked child has none of its
+    /// parent's page tables.
     mapped_by: AtomicU32,
 }
 
@@ -75,9 +78,9 @@ impl Attachment {
 pub enum Found {
     /// A heddle mount, with its engine.
     Ours(&'static Attachment),
-    /// A mount of another file system.
+    /// A mount of another file system, or a heddle mount without an attach socket.
     Foreign,
-    /// A heddle mount whose engine this process cannot reach: the text gives the reason.
+    /// A FUSE mount whose engine this process cannot reach: the text gives the reason.
     Refused(&'static str),
 }
 
@@ -115,8 +118,7 @@ impl Entry {
         matches!(self.attached(), Found::Refused(_)) && now_ms() >= self.again_ms.load(Ordering::SeqCst)
     }
 
-    /// Asks a refused mount again. Its daemon may have run out of descriptors then, or the program has more
-    /// rights now.
+    /// Asks a refused mount again. At the refusal its daemon may have lacked descriptors, or the program rights.
     fn ask_again(&self, kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Found {
         let (due, began) = (self.again_ms.load(Ordering::SeqCst), now_ms());
         let claimed = began + ASKING_MAX.as_millis() as u64;
@@ -201,8 +203,8 @@ impl Attachments {
     }
 
     /// As [`Attachments::let_go`], by system calls alone: for a signal handler, where nothing may be freed.
-    /// Files that are closed later do not call their engines. Returns false if nothing was done, and nothing
-    /// can be.
+    /// Files that are closed later do not call their engines. Returns false if nothing was done, because nothing
+    /// can be done.
     ///
     /// # Safety
     /// As [`Attachments::let_go`], but files may exist that no thread uses any more.
@@ -226,7 +228,7 @@ impl Attachments {
     }
 
     /// The mount of a descriptor. Attaches to a heddle mount that is new or was refused a while ago. If two
-    /// threads do so at once, both attach, which does no harm.
+    /// threads do so at once, both attach. The engine of one then stays mapped and unused, which does no harm.
     pub fn find(&self, kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Found {
         if let Some(entry) = self.entry(kernel_stat) {
             return if entry.is_due() { entry.ask_again(kernel_stat, fd) } else { entry.found() };
@@ -273,8 +275,8 @@ impl Attachments {
     }
 }
 
-/// Asks the mount itself, through the program's own descriptor: no path and no table of mounts tells which
-/// daemon serves it. Returns an error with the reason if the engine is out of reach.
+/// Asks the mount itself, through the program's own descriptor: neither a path nor the table of mounts is
+/// trusted to tell the daemon. Returns an error with the reason if the engine is out of reach.
 fn look(kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Result<Found, String> {
     if !rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == FUSE_MAGIC) {
         return Ok(Found::Foreign);

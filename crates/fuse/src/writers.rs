@@ -18,7 +18,6 @@
 //! A read without a lock owner fills a page of the kernel's cache: every file is open for direct I/O, whose
 //! reads have an owner, so only mappings ask this way. Private ones (programs, libraries) cannot be told from
 //! shared ones.
-//! Source      protocol review M1; fuse-and-bypass 5.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 

@@ -16,7 +16,7 @@
 //!                 blocks; the reserve is short of a few then.
 //! Orderings   O1  bits are cleared with Acquire and set with Release: a lane that gets a block sees the stores of its last owner.
 //! Bits        `free_map`.
-//! Source      leases of chunks are affinity alone, stealing is always legal: protocol review L4.
+//! Source      leases of chunks are affinity alone, stealing is always legal: docs/protocol.md L4.
 
 pub mod blob;
 pub mod itable;

@@ -62,7 +62,7 @@ impl PageNo {
 pub struct Version(pub u64);
 
 impl Version {
-    /// A version at or beyond this on media is damage: no file lives long enough to reach it (protocol review D7).
+    /// A version at or beyond this on media is damage: no file lives long enough to reach it (docs/protocol.md D7).
     pub const LIMIT: u64 = 1 << 47;
 
     /// The next one.

@@ -124,7 +124,7 @@ bugs! {
     LaterChainWins = "later-chain-wins",
     /// Recovery takes the name record that it reads last (D18).
     LaterNameWins = "later-name-wins",
-    /// A rename's foreign record is applied again to a later state of the old directory (D20, SplitFS 67).
+    /// A rename's foreign record is applied again, after a later attribute record of the old directory (D20, SplitFS 67).
     RenameReplayedTwice = "rename-replayed-twice",
     /// A dead inode's slot is not zeroed before it is handed out again (D19).
     SlotNotZeroed = "slot-not-zeroed",

@@ -1,4 +1,4 @@
-//! The papers' variants as switches of one engine (design section 2; protocol review section 7).
+//! The papers' variants as switches of one engine (docs/protocol.md, "The papers' variants").
 //!
 //! They differ in four points: the lock of a range, how a record becomes valid, where time and size are kept,
 //! and whether data is copied before or under the lock. The variant alone decides each point.

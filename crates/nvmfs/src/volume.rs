@@ -462,7 +462,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let core = Arc::new(Core::new(parts, identity, superblock.blocks_total.get()).map_err(recovery)?);
     let judged = recovery::judge(&core, options.progress.unwrap_or(&|_, _, _| {})).map_err(recovery)?;
     if !read_only {
-        // PERSIST: the epoch is durable before anything is written in it (protocol review D4c).
+        // PERSIST: the epoch is durable before anything is written in it (docs/protocol.md D4c).
         write_superblock(&core.region, &core.layout, superblock)?;
     }
     let report = judged.settle(&core).map_err(recovery)?;

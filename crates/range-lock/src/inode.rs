@@ -1,7 +1,7 @@
 //! One readers-writer lock a file, as NOVA has: what shared-file I/O suffers from.
 //!
-//! State       `LockHead::word`, a lock word as of `word`. Every reader writes its line: readers of one file do not scale, which is what
-//!             SRL II-B measures.
+//! State       `LockHead::word`, in the format of module `word`. Every reader writes the cache line of that word: readers of one file do
+//!             not scale, which is what SRL II-B measures.
 //! Source      SRL II-A (NOVA holds the inode's lock for the whole of a read or write).
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! What must come out (issue and design, section 10), judged on whatever was run.
+//! What must come out (docs/coherence.md), judged on whatever was run.
 
 use std::fmt;
 

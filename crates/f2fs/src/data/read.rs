@@ -8,7 +8,7 @@ use crate::planted::{Breach, breaks};
 use heddle_vfs::{Error, Result, SeekTarget};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
-/// A larger read is not cached.
+/// A longer run of blocks is not cached.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
 impl Media {
@@ -43,7 +43,8 @@ impl Media {
         Ok(())
     }
 
-    /// Reads contiguous blocks from the device, up to the next changed page. Returns the number of bytes.
+    /// Reads the run that begins at `page`, blocks or zeros, up to the next page that is dirty in memory. Returns
+    /// the number of bytes.
     fn read_run(&self, inode: &Inode, page: PageNo, skip: u64, buf: &mut [u8]) -> Result<usize> {
         let run = self.run(inode, page)?;
         let changed = self.pages.next_of(inode.nid, page).map_or(u64::MAX, |next| next.0 - page.0);
@@ -80,7 +81,7 @@ impl Media {
             let page = PageNo(at / PAGE);
             let changed = self.pages.next_of(inode.nid, page);
             let (is_data, pages) = match changed {
-                // It has its pointer, but no block yet.
+                // A dirty page counts as data: it has a block, or has one reserved.
                 Some(next) if next == page => (true, 1),
                 _ => {
                     let is_reserved = breaks(Breach::ReservedIsData) && self.hole(inode, page)? == 0;

@@ -9,7 +9,7 @@
 //!                 lock of their node. The bits of segments, each for another block, change under the table's lock (section 3.2 does so
 //!                 for inode, NAT and SIT).
 //! Lock order  the stripe, then one range of one file; pages, nodes and tables after it.
-//! Source      F2FS range-lock paper (SYSTOR '19) section 3.2. Its lock is Linux' interval tree.
+//! Source      F2FS range-lock paper (SYSTOR '19) section 3.2. The lock is the interval tree of `heddle-range-lock`.
 
 use crate::format::BLOCK_BYTES;
 use crate::mounted::guards::STRIPES;

@@ -16,10 +16,11 @@ use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 
 /// Writes as much of `data` as possible with `write`, which writes bytes of one page. Returns the number of
-/// bytes. A file that lacks a block for one of the pages is not written.
+/// bytes. Nothing is written if a page of the range has no block.
 ///
 /// # Errors
-/// [`Error::NoSpace`]; no byte was written then.
+/// [`Error::NoSpace`], also for a write of one page and if a page has no block; [`Error::FileTooBig`]; those of
+/// `write` for the first page. No byte was written then.
 #[cold]
 pub fn write(
     core: &Core,

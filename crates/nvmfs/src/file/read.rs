@@ -4,7 +4,7 @@
 //! operation is committed (COMMITTED), the cell is about to change, and the reader waits. Suppose the second
 //! collect finds every lock word unchanged, and the state of every owner that was ACTIVE. Then there was an
 //! instant between the two collects at which all of it held at once, and the bytes are those of that instant
-//! (protocol review D14).
+//! (docs/protocol.md D14).
 //!
 //! Invariants  I1  the bytes are discarded unless the second collect agrees; blocks may be reused while they are copied.
 //!             I2  a reader whose attempt fails (with one page: whose second attempt) pins the inode. It takes the maps while it holds the

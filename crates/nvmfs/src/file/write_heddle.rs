@@ -6,7 +6,7 @@
 //!             I2  the version is one more than the largest of the pages' versions and the inode's floor, read while the pages are
 //!                 held and the gate is down (D8).
 //!             I3  a write that ends beyond EOF holds the EOF latch from before its cells are locked to after its publication (D12).
-//! Source      ours; design 4.5. Faults of earlier drafts: protocol review D1 to D17.
+//! Source      ours: docs/protocol.md, "A write of `heddle`", and D1 to D17 of its hazards.
 
 use crate::alloc::{Purpose, free_later, return_unused, settle_limbo};
 use crate::file::cells::{lock_one, lock_pages};

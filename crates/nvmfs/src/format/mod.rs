@@ -4,7 +4,7 @@
 //! Every structure certifies itself. Records and headers are lines of 8-byte words, each with its two top
 //! bits set. At a power cut media loses whole words: they stay zero, since pages are zeroed before they are
 //! linked. So a zero word means *torn*, and a wrong checksum without a zero word means *damaged*, even after
-//! one flipped bit (protocol review D3).
+//! one flipped bit (docs/protocol.md D3).
 
 pub mod blob;
 pub mod extent_list;

@@ -1,21 +1,21 @@
-//! Log records: the changes of an inode, one to seven lines each.
+//! Log records. Each is one change of an inode, in one to seven lines.
 //!
-//! | word | payload | guards against |
+//! | word | payload | serves |
 //! |------|---------|----------------|
-//! | 0 | crc:32 of this line · kind:6 · flags:6 · lane:14 · slots:4 | torn or stale records: the checksum is seeded with image, inode, page use and slot |
+//! | 0 | crc:32 of this line · kind:6 · flags:6 · lane:14 · slots:4 | against torn and stale records: the checksum is seeded with image, inode, and the page's epoch, lane and serial (`PageHeader::record_seed`), and begins with the slot |
 //! | 1, 2 | depend on the kind, see below | |
-//! | 3 | version, below 2^47 | which of two records of a page or name came later |
-//! | 4 | first slot of the transaction:6 · its slots:6 · of a name: change count of the directory:50 | half a transaction |
+//! | 3 | version, below 2^47; none in attributes and xattrs | tells which of two records of a page or name came later |
+//! | 4 | first slot of the transaction:6 · its slots:6 · of a name: change count of the directory:50 | against half a transaction; tells whether a foreign record still counts |
 //! | 5 | mtime in ns | |
-//! | 6 | change count; of a name: its first bytes | which of two sizes came later |
-//! | 7 | the mark, over seed and slot | see below |
+//! | 6 | change count; of a name: the first further word (see below) | tells which of two sizes came later |
+//! | 7 | the mark: a checksum over the slot, with the same seed | see below |
 //!
 //! | kind | word 1 | word 2 | further words |
 //! |------|--------|--------|---------------|
-//! | write | page:36 · end in last page:13 | block:40 · pages:20 | |
+//! | write | page:36 · end in last page:13 | block:40, or first block of the extent list (`FLAG_LIST`), or blocks never written (`FLAG_UNWRITTEN`) · pages:20 | |
 //! | punch | page:36 | pages:37 | |
 //! | attributes | size:49 · perm:12 | uid:32 | gid, ctime, atime |
-//! | entry | child's ino:40 · kind:4 · name bytes:8 | child's generation | directory's ino and generation if it is another one (`FOREIGN`), name, 7 bytes a word |
+//! | entry | child's ino:40 · kind:4 · name bytes:8 | child's generation | directory's ino and generation if it is another one (`FLAG_FOREIGN`), name, 7 bytes a word |
 //! | removal | as entry | as entry | as entry |
 //! | xattrs | first block of the blob, 0: none are left | | |
 //! | remap | page:36 | first block of the blob, 0: all holes | |
@@ -23,10 +23,11 @@
 //! Later lines carry seven words of payload; their word 7 is crc:32 · kind:6 (`LATER`) · index of the line in
 //! the record:4.
 //!
-//! All bits outside the fields are zero; otherwise the record is not ours. The same holds for versions of 0.
+//! All bits outside the fields are zero; otherwise the record is damaged. So it is if its kind has a version and
+//! that is 0.
 //!
 //! Where marks decide (`LogKind::CommitMark`), the mark is the last word to be written; elsewhere it is
-//! written with the other words. A transaction lies in one page; it counts only as a whole (protocol review
+//! written with the other words. A transaction lies in one page; it counts only as a whole (docs/protocol.md
 //! D2).
 
 mod parse;
@@ -191,8 +192,8 @@ pub enum Record {
         version: Version,
         /// Time of the change.
         mtime: Time,
-        /// Change count of the directory's attributes that the change saw: it decides which of the two times is
-        /// the later one.
+        /// Change count of the directory's attributes that the change saw. It tells whether this record or an
+        /// attribute record has the directory's later mtime, and whether a foreign record still counts.
         change_count: u64,
     },
 }
@@ -322,7 +323,7 @@ fn name_field(of_other: bool, i: usize) -> Field {
     Field { word: further_word(further), ..first }
 }
 
-/// Index of the `i`th further word in a record's lines: first word 6, then the words of later lines.
+/// Index of the `i`th further word in a name record's lines: first word 6, then the words of later lines.
 const fn further_word(i: usize) -> usize {
     match i {
         0 => 6,
@@ -338,7 +339,7 @@ fn slots_of_extra(words: usize) -> u32 {
     1 + words.saturating_sub(1).div_ceil(LATER_WORDS) as u32
 }
 
-/// Word 0 that turns a whole name record into a removal by one store. The other words of the record stay.
+/// The word 0 by which one store turns a complete name record into a removal. The other words of the record stay.
 pub fn removed_in_place(seed: u32, slot: u32, line: &Line) -> u64 {
     let mut gone = *line;
     gone[0] = word(payload(line[0]) & !(f::CRC.mask() | f::KIND.mask()) | f::KIND.put(REMOVAL));
@@ -356,7 +357,7 @@ pub fn mark(seed: u32, slot: u32) -> u64 {
 }
 
 impl Draft {
-    /// Sets a field, which is zero.
+    /// Sets a field that is still zero.
     fn set(&mut self, field: Field, value: u64) {
         self.lines[field.word / 8][field.word % 8] |= word(field.put(value));
     }

@@ -11,7 +11,7 @@
 //!                 or prepared, it takes no more records.
 //! Crash order C1  `make_room` (page zeroed, header written), fence, `append` (link and records), fence: durable.
 //!             C2  a page is unlinked, the unlinking fenced, and only then reused (D5a).
-//! Source      per-inode chains leased by lanes: design 4.4, protocol review P6.
+//! Source      per-inode chains leased by lanes: docs/protocol.md, "Chains and their cleaning", P6.
 
 mod append;
 mod share;

@@ -1,8 +1,8 @@
 //! Reading a chain back: which records count, by the kind of log.
 //!
 //! A scan ends on any bytes, and reports damage. A power cut leaves only one thing torn: the last transaction
-//! of a page. Anything else that is incomplete is damage. Damage is reported, never skipped (protocol review
-//! D3).
+//! of a page. Anything else that is incomplete is damage. Damage is reported, never skipped
+//! (docs/protocol.md D3).
 
 use crate::format::layout::Layout;
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};

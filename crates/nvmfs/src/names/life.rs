@@ -1,7 +1,7 @@
 //! Birth and death of inodes.
 //!
 //! Invariants  I1  an inode lives as long as it has a name or an open handle. The call that removes the last of them frees it.
-//!             I2  link counts are not on media: recovery counts names (protocol review D19).
+//!             I2  link counts are not on media: recovery counts names (docs/protocol.md D19).
 //! Crash order C1  the slot of a new inode is written before the fence that makes its first name durable. It counts only if a
 //!                 name carries its generation.
 //!             C2  blocks of a dead inode are free only after the removal of its last name is durable. Its slot is zeroed and fenced

@@ -267,8 +267,8 @@ fn log_name(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, record: &
     done
 }
 
-/// Makes a new name durable. A new directory counts as a link of its parent. The bucket is held, so no state
-/// record can store that count before the name is durable.
+/// Makes a new name durable. A new directory counts as a link of its parent. The bucket is held, so no
+/// attribute record can store that count before the name is durable.
 fn commit_name(
     core: &Core,
     guard: &mut LaneGuard<'_>,

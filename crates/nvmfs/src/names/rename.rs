@@ -5,12 +5,12 @@
 //! Across directories the transaction lies in a chain of the new directory. It also carries the old
 //! directory's records, marked foreign, and it alone commits the rename. Then the old directory gets its own
 //! copy of its records, durable before any lock is released. So its log can be read without the other
-//! directory's again. No journal is needed (design 4.7 has one; without it the hazards of protocol review D20
-//! do not arise).
+//! directory's again. No journal is needed: without one the hazards of its replay do not arise (docs/protocol.md
+//! D20).
 //!
 //! The foreign records stay readable for as long as their page exists. So they carry the generation of the
 //! old directory's attributes, which do not change meanwhile, and count only while the old directory's log
-//! holds no later state. Cleaning ensures that before it drops a tombstone (`garbage`, I2).
+//! holds no later attribute record. Cleaning ensures that before it drops a tombstone (`garbage`, I2).
 //!
 //! Lock order  the rename latch, the old directory's EOF latch (the papers' variants: both directories'), buckets.
 //!

@@ -2,11 +2,11 @@
 //!
 //! State       one word in the directory's inode: position of the buckets | their number (a power of two); 0: no table.
 //! Invariants  I1  a name is changed under its bucket's lock, from before its record is logged until the bucket says the same. So a
-//!                 bucket's version orders all records of its names (protocol review D18).
+//!                 bucket's version orders all records of its names (docs/protocol.md D18).
 //!             I2  a caller that holds one bucket of a directory knows that the directory lives and keeps its table: growing the
 //!                 table and removing the directory take all buckets (D21).
 //!             I3  buckets are ranges of the hash in ascending order. So reading in bucket order is reading in hash order, for any
-//!                 number of buckets: cookies survive a resize and a restart (protocol review C1).
+//!                 number of buckets: cookies survive a resize and a restart (docs/protocol.md C1).
 //!             I4  a table of one bucket is the directory's `home`, in its inode. Larger arrays come from a pool and return to it. Both
 //!                 stay buckets for ever (`bucket` I4). After locking a bucket, a caller checks that the directory still leads to it.
 //!             I5  buckets of a new array start with the version of the bucket that they were split from. After a restart all start with

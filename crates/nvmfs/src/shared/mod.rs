@@ -9,8 +9,8 @@
 //!             [`notes`]: what a daemon leaves for its successor; [`adopt`]: after a daemon's death; [`fork`]: forked children, which
 //!             inherit the descriptors.
 //! Invariants  I1  nothing from the socket is trusted: lengths and numbers are checked, descriptors are inspected.
-//!             I2  an arena is accepted only if boot, image and mount epoch match the welcome (L6).
-//! Source      protocol review L1, L6; fuse-and-bypass 4.
+//!             I2  an arena is accepted only if boot, image and mount epoch match the daemon's answer (L6).
+//! Source      docs/protocol.md L1, L6.
 
 pub mod adopt;
 pub mod attach_address;

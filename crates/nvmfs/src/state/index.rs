@@ -4,10 +4,10 @@
 //!             64 cells, interior nodes of 512 children (8 and 2 under loom). `root` is the offset of the topmost node, its height in the
 //!             low six bits (1: a leaf), 0: no tree.
 //! Invariants  I1  a node once linked stays until the inode dies; so a cell that was found stays valid while the inode
-//!                 is open, and no walk meets a detached leaf (protocol review D16, second remedy).
+//!                 is open, and no walk meets a detached leaf (docs/protocol.md D16).
 //!             I2  the tree of height h covers pages [0, 64 * 512^(h-1)).
 //! Orderings   O1  a node is linked by a CAS (Release) after it is zeroed; walkers load links with Acquire.
-//! Source      radix tree grown by CAS: SRL paper Algorithm 1; small first cells: protocol review P3.
+//! Source      radix tree grown by CAS: SRL paper Algorithm 1; small first cells: docs/protocol.md P3.
 
 use crate::ids::PageNo;
 use crate::state::cell::Cell;

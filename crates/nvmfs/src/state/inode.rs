@@ -10,7 +10,7 @@
 //! Invariants  I1  `generation` is 0 while no inode lives in this memory; it is set last when one is made.
 //!             I2  a caller that moves EOF, or covers pages that may have no cells, holds the EOF latch. In the second case it also
 //!                 raises `gate` before it looks for cells, and lowers it after `floor` is raised.
-//!             I3  bytes of mapped pages beyond EOF are zero (protocol review D11).
+//!             I3  bytes of mapped pages beyond EOF are zero (docs/protocol.md D11).
 //! Lock order  directory latches (see `names`), EOF latch, cells.
 //! Orderings   O1  gate: a writer creates and locks its cell, executes a full fence (on x86-64 the lock is one), then loads `gate` and
 //!                 `size`. A truncation raises `gate`, executes a full fence, then looks for cells. One of the two sees the
@@ -200,7 +200,7 @@ pub struct Birth {
 
 /// Whether the kernel caches pages of a file, because a process has mapped it through the mount. A caller
 /// that bypasses the mount checks before a call, and after a change. If the kernel's pages may have missed a
-/// change, it is repeated through the mount (protocol review, M1).
+/// change, it is repeated through the mount.
 #[derive(Clone, Copy)]
 pub struct KernelPages<'f>(&'f AtomicU32, &'f VolatileInode);
 
@@ -525,8 +525,8 @@ impl VolatileInode {
     }
 
     /// Notes that a rename leaves a foreign record of this directory's names, with this generation of its
-    /// attributes, in another directory's log. Recovery believes that record until a later state is durable
-    /// in this directory's own log. The caller holds the EOF latch.
+    /// attributes, in another directory's log. Recovery believes that record until a later attribute record is
+    /// durable in this directory's own log. The caller holds the EOF latch.
     pub fn owe(&self, change_count: u64) {
         // ORDERING: Relaxed, under the EOF latch.
         if self.tombstone_version.load(Relaxed) <= change_count {

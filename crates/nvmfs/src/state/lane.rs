@@ -9,7 +9,7 @@
 //!                 place before it is added to another.
 //! Orderings   O1  `commit` (Release) pairs with a reader's load of the state (Acquire). A reader that sees COMMITTED waits for
 //!                 the unlock. A reader that sees ACTIVE and, after its copy, the same word again, has read before the commit.
-//! Source      protocol review D14, L1; PMDK's lanes for the idea of a leased record.
+//! Source      docs/protocol.md D14, L1; PMDK's lanes for the idea of a leased record.
 
 mod blocks;
 mod intent;

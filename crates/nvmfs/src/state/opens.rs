@@ -21,7 +21,7 @@
 //!                 generation and count again (Acquire at least), so it never takes a count for another generation's. A closer in
 //!                 another lane loads them in that order and exchanges the word, which contains the number of takeovers.
 //! Papers      their variants count only in the inode's word: the last close frees the nodes of SRL(tree), and must be known.
-//! Source      protocol review D23.
+//! Source      docs/protocol.md D23.
 
 use crate::ids::InodeId;
 use crate::state::core::{Core, no_memory};

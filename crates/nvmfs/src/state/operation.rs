@@ -18,7 +18,8 @@ use heddle_vfs::Ino;
 pub struct Durable(());
 
 impl Durable {
-    /// Runs `fence`, which makes the records durable that the caller has stored.
+    /// Runs `fence`, which makes the records durable that the caller has stored. The type cannot check that it
+    /// does: only models and planted faults pass another function.
     #[inline]
     pub fn fenced(fence: impl FnOnce()) -> Durable {
         fence();

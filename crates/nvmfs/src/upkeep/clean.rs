@@ -7,7 +7,7 @@
 //! the oldest page are logged anew (`relog`).
 //!
 //! The rules for dead records: `garbage`.
-//! Source      fast and thorough garbage collection of NOVA, the rules changed for many chains: protocol review D5, P7, P8, 8.3.
+//! Source      fast and thorough garbage collection of NOVA, the rules changed for many chains: docs/protocol.md D5, P7, P8.
 
 use crate::file::blocks::list_of;
 use crate::file::resize::{Eof, restate};

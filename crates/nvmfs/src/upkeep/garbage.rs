@@ -8,7 +8,7 @@
 //!                 lies in another directory's log. An attribute record ends that.
 //!             I3  the page that other lanes see as a chain's first (`Chain::oldest`) moves on only after the fence that follows the
 //!                 unlinking. Otherwise a power cut could bring back an older record whose tombstone was dropped meanwhile.
-//! Source      garbage collection of NOVA, the rules changed for many chains: protocol review D5, P7, P8, 8.3.
+//! Source      garbage collection of NOVA, the rules changed for many chains: docs/protocol.md D5, P7, P8.
 
 use crate::alloc::free_later;
 use crate::file::shift;

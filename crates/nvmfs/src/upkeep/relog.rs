@@ -13,7 +13,7 @@
 //! Scope       directories of every variant; files of `heddle`; files of the papers' variants when the call
 //!             has released its range: a record is logged anew under the range lock of its pages, as one of their writes.
 //! Lock order  papers' variants: EOF latch (only tried), range lock, log lock.
-//! Source      protocol review 8.3, P8; in NOVA the thorough garbage collection does this, by copying a whole log.
+//! Source      docs/protocol.md P8; in NOVA the thorough garbage collection does this, by copying a whole log.
 
 pub mod paper;
 
@@ -36,7 +36,8 @@ use crate::state::lease::LaneGuard;
 use crate::upkeep::garbage::{Page, alive, first_era, free_unlinked, maps_a_page, tombstone_needed};
 use heddle_vfs::{FileKind, Result};
 
-/// Moves the oldest page of all chains that are not busy, the lane's own included.
+/// Logs the records of the log's oldest page anew and drops the page; if its chain is busy, those of the first
+/// page of the lane's own chain.
 pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own: &Chain, eof: Eof) {
     let age = |c: &&Chain| first_era(core, inode, c).unwrap_or(u64::MAX);
     let oldest = chain::existing(core, inode).filter(|c| c.oldest().is_some()).min_by_key(age);

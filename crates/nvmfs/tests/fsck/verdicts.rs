@@ -34,7 +34,7 @@ const ORDER: Verdict = Believed("it orders records, and nothing else tells their
 const DATA: Verdict =
     Believed("what lies in a block that nobody else has may be the file's: data has no checksum");
 const LENGTH: Verdict = Believed("nothing else says where names and values end");
-const COPY: Verdict = Believed("the directory itself has a copy, and a later state than this");
+const COPY: Verdict = Believed("the directory itself has a copy, and a later attribute record than this");
 const FIRST: &str = "first line of a record";
 const FOREIGN: &str = "name record of another directory";
 

@@ -18,7 +18,8 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_v
     counting(fd, request, || unsafe { real::ioctl(fd, request, arg) })
 }
 
-/// Makes the call. If the request counts from the offset or the size, the kernel has ours meanwhile.
+/// Makes the call. If the request uses the offset or the size, the kernel's size is refreshed first, and the
+/// kernel has our offset during the call.
 pub fn counting<T>(fd: c_int, request: c_ulong, call: impl Fn() -> T) -> T {
     if request != libc::FIONREAD && !OLD_ALLOCATIONS.contains(&request) {
         return call();

@@ -24,7 +24,8 @@ unsafe impl Send for ArenaRefs {}
 unsafe impl Sync for ArenaRefs {}
 
 impl ArenaRefs {
-    /// The addresses for an arena; `None` if the arena is not one of this engine.
+    /// The addresses for an arena; `None` if a part lies outside it. Whose arena it is, the caller checks
+    /// (`Core::join`).
     pub fn of(arena: &Arena, root: Ptr<Root>) -> Option<ArenaRefs> {
         let r = arena.try_get(root)?;
         let layout = Layout::new(r.blocks_total);

@@ -1,8 +1,8 @@
 //! A holder that is stopped (SIGSTOP, a debugger, a frozen control group) while others wait. It is killed
 //! after the mount's patience, then settled as dead. Its lane cannot be taken while it lives: its late stores
-//! would overwrite others' work (protocol review D13). A process that is merely slow is never killed. It
-//! counts as stopped only if the kernel reports it so at each check, and it has not run between the checks. A
-//! holder that sleeps in one page fault all the time (`still`) gets longer.
+//! would overwrite others' work (docs/protocol.md D13). A process that is merely slow is never killed. A holder
+//! counts as stopped only if the kernel reports it so at each check, and it has not run between the checks. One
+//! that sleeps in one page fault all the time is given more time (`still::limit`).
 
 use super::freezer::take_out_of_freezer;
 use super::holders::{self, Process};
@@ -57,8 +57,8 @@ pub fn patience(core: &Core) -> Option<Duration> {
     })
 }
 
-/// For a waiter: kills the holder if it is at rest for too long. Asks the daemon to do so for holders that
-/// this process may not kill.
+/// For a waiter: kills the holder if it is at rest for too long. Asks the daemon to do the same, which may kill
+/// holders that this process may not.
 pub fn look_after(core: &Core, lane: u16, waited: Duration) -> Found {
     if let Some(patience) = patience(core)
         && waited >= LOOK_AFTER_MAX.min(patience / 8)
@@ -117,7 +117,8 @@ impl Watch {
         })
     }
 
-    /// Returns true if it has been at rest for longer than the patience.
+    /// Returns true if it has been at rest for longer than its limit: the patience, or `still::limit` in a page
+    /// fault.
     pub fn is_over(&self, patience: Duration) -> bool {
         let limit = if self.rest.why == still::Why::Stopped { patience } else { still::limit(patience) };
         self.since.elapsed() >= limit
@@ -132,7 +133,8 @@ impl Watch {
             return false;
         }
         let Some(pid) = Pid::from_raw(process.pid as i32) else { return false };
-        // From here on the number cannot be reused for another process. So the findings are checked again.
+        // The findings may be of an earlier process of this number. The pidfd holds the number, so they are
+        // checked again now.
         let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
         let killed = process.still_holds_slot(core, holder.process())
             && process.task(holder.thread()) == Some(self.task)
@@ -146,8 +148,8 @@ impl Watch {
     }
 }
 
-/// The daemon's own page faults are those of the image, on a device that may be slow, and all other processes
-/// depend on the daemon.
+/// Returns true for the daemon. It is not killed for a page fault: its page faults are those of the image, on a
+/// device that may be slow, and all other processes depend on it.
 fn is_daemon(core: &Core, holder: Holder) -> bool {
     holder.process() == ProcessTag::from_word(core.root().daemon.load(SeqCst))
 }

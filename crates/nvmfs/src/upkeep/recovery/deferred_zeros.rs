@@ -1,6 +1,6 @@
 //! Ranges that recovery will zero, kept until the whole image is judged.
 //!
-//! A record that once did not count must never count (protocol review D4b), and slots are handed out blank.
+//! A record that once did not count must never count (docs/protocol.md D4b), and slots are handed out blank.
 //! But nothing is written before it is certain that the image will be mounted: a refused mount leaves every
 //! byte unchanged.
 

@@ -5,7 +5,7 @@
 //!             3. files that have a name: the largest version of a page wins.
 //!             4. blocks and slots that nothing names are free.
 //!             Names come first because an inode without one is dead: its log pages may belong to other inodes by now, and are neither
-//!             counted nor read (protocol review D19). Each step reads chunks, directories or files in parallel (`in_parallel`).
+//!             counted nor read (docs/protocol.md D19). Each step reads chunks, directories or files in parallel (`in_parallel`).
 //! Judge first [`judge`] only reads: a mount that is refused because of damage has changed nothing. The writes that follow from it are kept
 //!             in `DeferredZeros`. [`Judged::settle`] does them when the superblocks count this mount.
 //! Idempotent  Merging does not depend on order, and dropped records are zeroed. Nothing else is written but copies of records that a
@@ -118,7 +118,7 @@ pub fn judge(core: &Arc<Core>, progress: Progress<'_>) -> Result<Judged> {
 }
 
 impl Judged {
-    /// Does the writes of recovery. The superblocks count this mount already (protocol review D4c).
+    /// Does the writes of recovery. The superblocks count this mount already (docs/protocol.md D4c).
     pub fn settle(self, core: &Arc<Core>) -> Result<Report> {
         if !core.read_only {
             self.later.write(core);
