@@ -171,6 +171,26 @@ fn bandwidth_is_told_for_each_number_of_threads() {
 }
 
 #[test]
+fn mount_times_refuses_a_disk_and_leaves_nothing_when_interrupted() {
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    if rustix::fs::statfs(disk.path()).unwrap().f_type != rustix::fs::statfs("/dev/shm").unwrap().f_type {
+        heddle(&["mount-times", "--dir", disk.path().to_str().unwrap()]).failed(2, &["--dir", "/dev/shm"]);
+    }
+    assert_eq!(std::fs::read_dir(disk.path()).unwrap().count(), 0);
+    let place = Place::new();
+    let mut measuring = command(&["mount-times", "--files", "1000000", "--dir", &place.mnt()]);
+    let mut child = measuring.stderr(Stdio::null()).spawn().unwrap();
+    let is_empty = || std::fs::read_dir(place.mnt()).unwrap().next().is_none();
+    while is_empty() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended without an image");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(is_empty());
+}
+
+#[test]
 fn a_reader_that_has_enough_is_no_error() {
     let mut child =
         command(&["fxmark", "--list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

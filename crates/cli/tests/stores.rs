@@ -40,6 +40,39 @@ os.ftruncate(full, 0), os.fsync(full)
 store(HAD), store(LATE), mapped.flush()
 ";
 
+/// Loads from holes, through a descriptor that may write and one that may not, with this many bytes available.
+const LOADS: &str = "
+import mmap, os, sys
+path, available = sys.argv[1], int(sys.argv[2])
+def blocks_after_a_load(name, flags, prot):
+    with open(path + name, 'wb') as made: made.truncate(256 * 4096)
+    file = os.open(path + name, flags)
+    assert mmap.mmap(file, 256 * 4096, prot=prot)[0] == 0
+    return os.fstat(file).st_blocks
+full = os.open(path + '.full', os.O_WRONLY | os.O_CREAT)
+for name in ('a', 'b', 'c'): open(path + name, 'wb').close()
+while (free := os.statvfs(path + 'a')).f_bavail * free.f_frsize > available: os.write(full, b'f' * 4096)
+written = blocks_after_a_load('a', os.O_RDWR, mmap.PROT_READ | mmap.PROT_WRITE)
+read = blocks_after_a_load('b', os.O_RDONLY, mmap.PROT_READ)
+print(written > 0, read > 0)
+";
+
+#[test]
+fn a_load_gives_a_hole_blocks_only_while_space_is_short() {
+    let Some(_alone) = alone() else { return };
+    for variant in ["heddle", "nova", "nova-interval", "nova-array", "nova-tree"] {
+        let place = Place::with_image_of(variant, "16M");
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        for (available, said) in [(12 << 20, "False False"), (900 << 10, "True False")] {
+            let mut python = Command::new("python3");
+            python.args(["-c", LOADS]).arg(mounted.path("file")).arg(format!("{available}"));
+            let out = python.output().unwrap();
+            let (got, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+            assert_eq!(got.trim(), said, "{variant}, {available} bytes available: {error}");
+        }
+    }
+}
+
 #[test]
 fn a_store_to_a_hole_of_a_full_image_is_told() {
     let Some(_alone) = alone() else { return };

@@ -37,12 +37,19 @@ impl Scratch {
         left::remove_in(&elsewhere);
         let roomy = rustix::fs::statvfs(&shm).is_ok_and(|s| s.f_bavail * s.f_frsize >= SHM_FREE_MIN);
         let base = if roomy { shm } else { elsewhere };
-        let (dir, lock) = left::make_in(&base).with_context(|| {
-            format!(
-                "cannot make a directory in {}: set TMPDIR to a directory with 400 MiB free",
-                base.display()
-            )
-        })?;
+        let remedy = "set TMPDIR to a directory with 400 MiB free";
+        Scratch::make(&base)
+            .with_context(|| format!("cannot make a directory in {}: {remedy}", base.display()))
+    }
+
+    /// As [`Scratch::new`], in a directory that the user named.
+    pub fn within(base: &Path) -> Result<Scratch> {
+        left::remove_in(base);
+        Scratch::make(base).with_context(|| format!("cannot make a directory in {}", base.display()))
+    }
+
+    fn make(base: &Path) -> Result<Scratch> {
+        let (dir, lock) = left::make_in(base)?;
         let on_tmpfs = rustix::fs::statfs(&dir).is_ok_and(|s| s.f_type as u64 == TMPFS_MAGIC);
         let scratch = Scratch { dir, on_tmpfs, mounts: Arc::default(), _lock: lock };
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals")?;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Image, Source};
-use heddle_f2fs::{F2fs, OpenError, is_f2fs};
+use heddle_f2fs::{F2fs, OpenError, Variant, is_f2fs};
 use heddle_vfs::path::{resolve, resolve_nofollow};
 use heddle_vfs::{Cred, Error, FileSystem, Ino, Name, OpenFlags, SeekTarget};
 use std::os::unix::fs::FileExt;
@@ -127,8 +127,16 @@ fn what_is_no_image_is_refused_with_words() {
     let path = dir.path().join("zeros");
     let file = std::fs::File::create(&path).unwrap();
     file.set_len(8 << 20).unwrap();
-    let refused = F2fs::open(&path).err().unwrap();
-    assert!(matches!(refused, OpenError::NotF2fs { .. }), "{refused}");
+    // By a reader, and as each system.
+    let refuses = |path: &std::path::Path, words: &str| {
+        let as_system = [Variant::F2fs, Variant::RangeLock].map(|variant| F2fs::open_as(path, variant).err());
+        for refused in as_system.into_iter().chain([F2fs::open(path).err()]) {
+            let refused = refused.expect("it is refused");
+            assert!(matches!(refused, OpenError::NotF2fs { .. }), "{refused}");
+            assert!(refused.to_string().contains(words), "{refused}");
+        }
+    };
+    refuses(&path, "not an F2FS image");
     let pipe = dir.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     assert!(!is_f2fs(&path) && !is_f2fs(&pipe) && !is_f2fs(dir.path()));
@@ -140,8 +148,7 @@ fn what_is_no_image_is_refused_with_words() {
     file.write_all_at(&[0; 4096], 0).unwrap();
     assert!(F2fs::open(&image.path).is_ok());
     file.write_all_at(&[0; 4096], 4096).unwrap();
-    let refused = F2fs::open(&image.path).err().unwrap();
-    assert!(refused.to_string().contains("not an F2FS image"), "{refused}");
+    refuses(&image.path, "not an F2FS image");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use heddle_console::failure::usage;
 use heddle_console::output::{self, Sink, talk};
+use heddle_console::scratch::Scratch;
 use heddle_console::size::Size;
 use heddle_console::table::table;
 
@@ -98,27 +99,26 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(usage("--files and --repeat are at least 1, --file-size is at least 1M"));
     }
     args.json.as_ref().map_or(Ok(()), Sink::check)?;
+    let scratch = Scratch::within(&args.dir)?;
+    if !scratch.is_on_tmpfs() {
+        let dir = args.dir.display();
+        return Err(usage(format!(
+            "--dir {dir}: it does not lie in memory; take one on tmpfs, such as /dev/shm"
+        )));
+    }
+    let image = scratch.dir().join("image");
     let mut rows = Vec::new();
     for variant in &args.variant {
         for case in cases(args.files, args.file_size.0) {
             talk(&format!("{}: {}", variant.name(), case.name));
-            let image = Image(args.dir.join(format!("heddle-mount-times-{}.img", std::process::id())));
-            rows.push(measure(&image.0, *variant, &case, args.repeat)?);
+            rows.push(measure(&image, *variant, &case, args.repeat)?);
+            std::fs::remove_file(&image).with_context(|| format!("cannot remove {}", image.display()))?;
         }
     }
     let report = Report { output_version: 1, machine: Machine::here(), repeat: args.repeat, rows };
     match &args.json {
         Some(sink) => output::json(sink, &report),
         None => output::data(&text(&report)),
-    }
-}
-
-/// An image, removed when this is dropped.
-struct Image(PathBuf);
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 
