@@ -16,21 +16,21 @@ use heddle_pmem::{Durability, OpenOptions, Region};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Make an image with an empty file system: in a file (best on tmpfs) or on a persistent-memory device
+/// Make an image with an empty file system: in a file, on persistent memory or, for F2FS, on a disk
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The system. An image of heddle or nova mounts only as that system; one of nova-interval, nova-array or nova-tree mounts as any of
-    /// the three. f2fs*: an F2FS image, for disks and flash, which mounts as any f2fs variant, and in Linux
+    /// The variant. An image of heddle or nova mounts only as that variant; one of nova-interval, nova-array or nova-tree mounts as any
+    /// of the three. f2fs*: an F2FS image, for disks and flash, which mounts as any f2fs variant, and in Linux
     #[arg(long, default_value = "heddle", value_parser = heddle_console::variant::system())]
     variant: System,
-    /// Size of the image [default: 1G; a device: all of it]
+    /// Size of the image [default: 1G; on a device all of it, which an F2FS image always takes]
     #[arg(long)]
     size: Option<Size>,
     /// Name of an F2FS image
     #[arg(long)]
     label: Option<String>,
-    /// Overwrite the present content, after naming it
+    /// Overwrite what the file or device holds; the command first says what that is
     #[arg(long)]
     force: bool,
     /// Print the result as JSON

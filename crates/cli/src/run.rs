@@ -39,7 +39,8 @@ Examples:
   LD_PRELOAD=/usr/local/lib/heddle/libheddle_preload.so ./program      the same without this command, if the library lies there
 
 The kernel does not see these reads and writes. Nor do inotify, fanotify, leases, audit, strace and I/O limits of control groups.
-The whole image lies in the program's memory, whatever the modes of its files. Read docs/bypass.md before you use the bypass.
+The program maps the whole image and can write to all of it, whatever the modes of its files. Read docs/bypass.md before you use the
+bypass.
 
 Environment:
   HEDDLE_REPORT=FILE     as above
@@ -49,7 +50,7 @@ Environment:
   HEDDLE_TRUST=USER,...  attach to these users' mounts too, besides root's and your own; these users can corrupt the program's memory
                          (docs/security.md)
 
-Static and set-id programs use the mount.
+Static and set-id programs work without the bypass, through the kernel.
 
 Exit code: the program's; 126 if it cannot be run, 127 if it is not found, 1 if this command fails before, 2 if its options are wrong.";
 

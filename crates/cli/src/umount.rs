@@ -8,11 +8,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Unmount a heddle mount; returns when the image is clean
+/// Unmount a heddle mount, and wait until the image is clean
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// How many seconds to wait for the process behind the mount to end
+    /// How many seconds to wait for the process behind the mount to end. Then the command fails, and that process goes on unmounting
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     wait: u32,
     /// The mount point

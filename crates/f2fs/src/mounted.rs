@@ -23,17 +23,21 @@ pub struct F2fs {
     pub(crate) ranges: Option<Ranges>,
     pub(crate) opened: OpenFiles,
     pub(crate) stat_ticks: StatTicks,
+    /// The valid checkpoint, and the orphans for the next one.
     pub(crate) ledger: Mutex<Ledger>,
     /// Value of [`F2fs::has_failed`].
     pub(crate) failed: AtomicBool,
-    /// Held to write nodes to the log, see `fsync`.
+    /// Held while an fsync writes its nodes to the device: to F2FS's fsync chain (see `fsync`).
     pub(crate) chain: Mutex<()>,
-    /// Value of [`F2fs::set_prompt`].
+    /// With the mount options `sync`, and `dirsync`: changes are durable when a call returns ([`F2fs::set_prompt`]).
     pub(crate) prompt_content: AtomicBool,
     pub(crate) prompt_names: AtomicBool,
+    /// For the next new inode.
     pub(crate) generation: AtomicU32,
     pub(crate) superblock: Superblock,
+    /// How many inodes this mount recovered from fsyncs.
     pub(crate) fsynced_inodes: u64,
+    /// Inodes without a name that cannot be read and so were not freed, with the reason.
     pub(crate) left_unended: Vec<(u32, String)>,
 }
 

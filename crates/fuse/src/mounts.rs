@@ -33,7 +33,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Returns true if root or this user mounted it. Another user may name any source.
+    /// Returns true if root or this user mounted it: its source can be trusted. Another user may name any source.
     pub fn is_believed(&self) -> bool {
         self.user.is_some_and(is_believed)
     }
@@ -48,9 +48,10 @@ impl Mount {
     }
 }
 
-/// A mount's answer to a question.
+/// Whether the process behind a mount answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
+    /// An answer came, or an error that only a living process causes.
     Serves,
     /// Its process has died: the kernel answers in its place.
     Dead,
@@ -58,7 +59,7 @@ pub(crate) enum Life {
     Silent,
 }
 
-/// Returns true if a file system is mounted at `dir` whose process lives, or may live.
+/// Returns false if nothing is mounted at `dir`, or if the process behind the mount has died.
 pub fn is_served(dir: &Path) -> bool {
     mount_at(dir).is_some() && life_of(dir) != Life::Dead
 }
@@ -72,13 +73,13 @@ pub(crate) fn life_of(dir: &Path) -> Life {
     match ask_with_timeout(ANSWER_MAX, asks) {
         Ok(Some(said)) if said == DEAD => Life::Dead,
         Ok(Some(_)) => Life::Serves,
-        // Also if it cannot be asked.
+        // `Err`: pipe(2) or fork(2) failed, and nothing was asked.
         Ok(None) | Err(_) => Life::Silent,
     }
 }
 
-/// The path that the kernel's table would show: the parent resolved, the last name as it is, because a look
-/// at a mount point asks its process. A name that is a link and no mount point is followed.
+/// The mount point's path, as the kernel's table shows it. The parent is resolved. The last name stays as it is,
+/// because a look at a mount point asks its process; if it is a link and no mount point, it is followed.
 pub(crate) fn place_of(dir: &Path) -> PathBuf {
     let mut place = above_resolved(dir);
     for _ in 0..LINKS_MAX {
@@ -110,7 +111,7 @@ pub(crate) fn all() -> Vec<Mount> {
     parse(&fs::read("/proc/thread-self/mountinfo").unwrap_or_default())
 }
 
-/// The heddle mounts in the mount namespace of this thread, or in that of a process. None if its table cannot
+/// The heddle mounts in the mount namespace of this thread, or in that of a process. Empty if its table cannot
 /// be read.
 pub fn heddle_mounts(of_process: Option<u32>) -> Vec<Mount> {
     let mounts = of_process.map_or_else(all, of_namespace);
@@ -147,7 +148,7 @@ fn user_of(options: &[u8]) -> Option<u32> {
     std::str::from_utf8(user).ok()?.parse().ok()
 }
 
-/// Returns true if this process believes that user about a mount: root, and its own user.
+/// Returns true if this process trusts what that user says of a mount: root, and its own user.
 pub fn is_believed(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }

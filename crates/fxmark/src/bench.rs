@@ -18,7 +18,7 @@ use crate::config::Job;
 use crate::ops::{Ops, Result};
 use crate::recorder::Recorder;
 
-/// A worker's context: its world, its run, its number.
+/// A worker's context: the interface of the file system, the job, and the worker's number.
 pub(crate) struct Stage<'a, O> {
     pub ops: &'a O,
     pub job: &'a Job,

@@ -1,10 +1,11 @@
 //! The workloads in turns: one operation of worker 0, one of worker 1, and so on, for tools that count what operations touch.
 //!
 //! Nothing is timed, and no two workers are inside the file system at once: what an operation touches does not depend on the
-//! machine, on its number of cores, or on luck. Set-up, loop and checks are those of a timed run.
+//! machine, on its number of cores, or on luck. Set-up and loop are those of a timed run. The checks are shorter: worker 0 alone
+//! checks MRPM, and one operation of each worker is proved.
 //!
-//! State       `turn` (the number of turns since the start of the run, modulo workers the worker at turn) and whether the run has
-//!             failed, under one mutex; each worker sleeps on a condition of its own.
+//! State       `turn` counts the turns since the start of the run; worker `turn % workers` is next. It and the run's failure are under
+//!             one mutex; each worker sleeps on a condition of its own.
 //! Invariants  I1  a worker does anything at all only in its turn; a worker that fails ends the run for all.
 
 use crate::bench::{Bench, Next, Pass, Stage, dispatch};
@@ -25,7 +26,7 @@ pub trait Watch: Sync {
     fn worker_starts(&self, worker: usize);
     /// The calling thread begins an operation as this worker; `counted`: the warm-up is over.
     fn begins(&self, worker: usize, counted: bool);
-    /// It has ended it.
+    /// The worker has ended the operation.
     fn ends(&self, worker: usize);
 }
 
@@ -130,7 +131,7 @@ impl TurnRunner<'_> {
                 return Err(Failure::Set("the file system is full"));
             }
         }
-        // A whole tree read by each of many workers would take longer than the run.
+        // In MRPM each worker would check the whole tree, which takes longer than the run: worker 0 alone does.
         let mine = first || stage.job.workload != Workload::MRPM;
         self.in_turn(stage.me, || if mine { bench.check(stage) } else { Ok(()) })?;
         self.in_turn(stage.me, || bench.prove(stage))

@@ -1,5 +1,5 @@
-//! Checks that a reservation can succeed, before its first page is touched: filling memory that is not
-//! available ends not with an error but with killed processes.
+//! How much space a file can still get. `backing_file` asks before it touches the first page of a reservation:
+//! filling memory that is not available ends not with an error but with killed processes.
 //!
 //! State       the available space is the minimum of the file system's free blocks and, for files in memory, a share of the
 //!             available memory and the rest of each limit of a control group above this process.
@@ -16,7 +16,7 @@ const RAMFS: u64 = 0x8584_58f6;
 /// Bytes that a file can get beside those it has.
 pub(crate) fn free_space_bytes(file: impl AsFd) -> u64 {
     let of_files = fstatvfs(&file).map_or(u64::MAX, |free: StatVfs| {
-        // ramfs and memory files have no size.
+        // ramfs, and the kernel's mount of memory files, have no size limit.
         if free.f_blocks == 0 { u64::MAX } else { free.f_bavail.saturating_mul(free.f_frsize) }
     });
     if !is_in_memory(&file) {
@@ -44,8 +44,8 @@ fn own_groups() -> String {
     read_to_string("/proc/self/cgroup").unwrap_or_default()
 }
 
-/// The smallest rest of a limit, of the groups in `/proc/self/cgroup` and those above them; files of both
-/// versions.
+/// The smallest rest of a limit, of the control groups in `/proc/self/cgroup` and those above them. Reads cgroup
+/// v1 and v2.
 fn left_by_groups(root: &Path, groups: &str) -> u64 {
     let mut least = u64::MAX;
     for line in groups.lines() {
@@ -69,7 +69,7 @@ fn left_by_groups(root: &Path, groups: &str) -> u64 {
     least
 }
 
-/// The rest of one group's limit; the kernel can drop unused page cache for it.
+/// The rest of one control group's limit; the kernel can drop unused page cache for it.
 fn left_in(group: &Path, limit: &str, usage: &str, cache: &str) -> Option<u64> {
     let number = |name: &str| read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     let (limit, usage) = (number(limit)?, number(usage)?);
@@ -79,7 +79,7 @@ fn left_in(group: &Path, limit: &str, usage: &str, cache: &str) -> Option<u64> {
     Some(limit.saturating_sub(usage.saturating_sub(cache.unwrap_or(0))))
 }
 
-/// The folder of a path's file.
+/// The directory of a path's file.
 pub(crate) fn folder_of(path: &Path) -> PathBuf {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     above.unwrap_or(Path::new(".")).to_path_buf()

@@ -1,4 +1,4 @@
-//! Calls that break a promise on purpose, for those breaches of `planted` that are a call of their own.
+//! Calls that break a promise on purpose: the breaches of `planted` that take more than a changed condition.
 
 use crate::format::inline_flag;
 use crate::inode::{Inode, nid_of};

@@ -1,8 +1,8 @@
 //! Calls that read or write a part of an open file.
 //!
-//! With `f2fs` a writer locks the whole file. With `f2fs-rl` a write over existing pages locks only these
-//! (`range_lock`). A write that extends the file, fills a hole or finds inline content locks the whole file,
-//! as any other change does.
+//! With `f2fs` and `f2fs-nl` a writer locks the whole file. With `f2fs-rl` and `f2fs-integrated` a write over
+//! existing pages locks only these (`range_lock`). A write that extends the file, fills a hole or finds inline
+//! content locks the whole file, as any other change does.
 
 use super::attrs::regular;
 use crate::change::Need;
@@ -36,8 +36,8 @@ impl F2fs {
         }
     }
 
-    /// Writes all of `buf`, or nothing; at the largest size as much as there is room for. Returns the number
-    /// of bytes.
+    /// Writes all of `buf`, or nothing. If `buf` goes beyond the largest file size, writes the part below it.
+    /// Returns the number of bytes.
     pub(crate) fn write_part(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
         match self.write_all(handle, offset, buf) {
             Err(Error::FileTooBig) => {
@@ -62,6 +62,7 @@ impl F2fs {
             return Err(Error::BadHandle);
         }
         let end = end_of(offset, buf.len() as u64)?;
+        // Two more: the range may begin and end inside a page.
         let pages = Need::to_write((buf.len() / crate::format::BLOCK_BYTES) as u64 + 2);
         let _inside = self.changing(pages.dirty_in_all())?;
         let part = self.part(handle, offset, buf.len(), Access::Exclusive)?;
@@ -69,7 +70,7 @@ impl F2fs {
         regular(inode)?;
         inode.allows(Alteration::Content)?;
         inode.readable()?;
-        // Pages in memory are written to the device only under an exclusive lock of their file (R1).
+        // Pages in memory are written to the device only under an exclusive lock of their file (`range_lock` R1).
         let fits = end <= inode.size_bytes && self.media.pages.count() < PAGES_MANY;
         if !fits || !self.media.has_pages(inode, offset, end)? {
             return Ok(false);

@@ -1,7 +1,7 @@
 //! The call gate: it admits calls together, and a checkpoint alone. A call that it admits has room for the
 //! blocks that it makes dirty.
 //!
-//! Lock order  the gate, the latch of renames, inodes by stripe, a range of one (`range_lock`), the chain of fsynced nodes, and then the
+//! Lock order  the gate, the latch of renames, inodes by stripe, a range of one (`range_lock`), the fsync chain, and then the
 //!             locks of the tables: a shard of nodes, and under it those of the NAT or of the segments.
 //! Invariants  K1  until it is done, a call holds the stripes of all inodes that it changes for writing, and of one that it reads for
 //!                 reading. So other calls see it as a whole or not at all.

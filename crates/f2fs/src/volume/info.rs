@@ -39,7 +39,7 @@ pub struct Info {
     pub inodes: u32,
     /// Inodes without a name that were open.
     pub orphans: u64,
-    /// Inodes with an fsync after the checkpoint.
+    /// Inodes that were fsynced after the last checkpoint, and that this mount recovered.
     pub fsynced_inodes: u64,
     /// True: a node log may be newer.
     pub is_logged: bool,

@@ -1,10 +1,10 @@
 //! What a repair by another program has taken away, read from the image as it was before, as far as anything can be made of it.
 //!
-//! State       an image under the old blocks of the undo file, in the state that every reader has: the last checkpoint and later fsyncs.
+//! State       an image under the old blocks of the undo file, as a mount would show it: the last checkpoint and the fsyncs since.
 //! Invariants  B1  nothing is believed that is not needed. Counts and checksums are not looked at. An inode of no kind is a file. A pointer
 //!                 or node that cannot be is a hole, and counted. A block that cannot be read is an error: its bytes may still be there.
 //!             B2  each node is walked through once a file, so that a circle of nodes ends.
-//!             B3  a node that the table does not lead to is looked for among all live nodes (`lost/stray.rs`).
+//!             B3  a node that the NAT does not lead to is looked for among all live nodes (`lost/stray.rs`).
 //!             B4  if an inode contradicts itself, each reading of it is saved ([`LostForm`]): nothing is guessed.
 //!
 //! An inode without a name on the checkpoint's list of orphans was removed by its user while it was open: it is not lost, but gone.
@@ -65,7 +65,7 @@ pub struct LostInode {
     pub kind: LostKind,
     /// The name that it says to have: any bytes.
     pub name: Vec<u8>,
-    /// Permission bits, with those that change the user.
+    /// Permission bits as on the media, with set-uid, set-gid and sticky, which a saved copy does not get.
     pub perm: u16,
     /// Its owner.
     pub uid: u32,
@@ -86,7 +86,7 @@ pub struct LostContent {
     pub missing: u64,
 }
 
-/// An inode that was made sense of.
+/// An inode whose impossible fields were replaced, so that it can be read.
 struct Tamed {
     inode: Inode,
     /// It was of no kind, or contradicted itself: its size is believed only if it ends in the last block.
@@ -102,7 +102,7 @@ impl Tamed {
         is_sure.then_some(inode.size_bytes)
     }
 
-    /// The same, of one whose last block ends there.
+    /// Where its content ends, if its last block ends at `behind_last`.
     fn end_in(&self, behind_last: u64) -> u64 {
         let size = self.inode.size_bytes.min(self.inode.size_max_bytes());
         let is_in_last = size.div_ceil(BLOCK) * BLOCK == behind_last && !is_encoded(&self.inode);
@@ -143,14 +143,14 @@ pub struct Lost {
     media: Media,
     checkpoint: Checkpoint,
     orphans: Nids,
-    /// Inodes that no name leads to, and that are not lost.
+    /// The superblock's quota files. No name leads to them, but they are not lost.
     system: Nids,
     inodes: BTreeMap<Nid, LostInode>,
     stray: OnceLock<Stray>,
 }
 
 impl Lost {
-    /// An image in the state of its last checkpoint and the fsyncs since, as every reader has it. Nothing is lost yet.
+    /// An image as a mount would show it: its last checkpoint and the fsyncs since. Nothing is lost yet.
     ///
     /// # Errors
     /// [`OpenError::System`] if a block cannot be read; others if nothing can be made of the image.
@@ -242,7 +242,7 @@ impl Lost {
         Ok(forms)
     }
 
-    /// Is it a directory, all of whose entries can be read?
+    /// Returns true if it is a directory, and all of its entries can be read.
     fn is_listed(&self, dir: &Inode) -> bool {
         let mut has_dots = false;
         let listed = self.media.list_all(dir, 1, &mut |entry| {
@@ -285,7 +285,7 @@ impl Lost {
         let inode = &found.inode;
         if form == LostForm::Inline || inode.has(inline_flag::DATA | inline_flag::DENTRY) {
             let content = if form == LostForm::Inline { inode.inline_content() } else { found.inline() };
-            // Without the flag bytes of a file were never written.
+            // If DATA_EXIST is not set, a file's inline bytes were never written.
             if form == LostForm::Inline || inode.has(inline_flag::DATA_EXIST | inline_flag::DENTRY) {
                 emit(0, content)?;
             }
@@ -355,13 +355,14 @@ impl Lost {
         if form == LostForm::AsSaid { Ok(found) } else { found.as_blocks(self.media.features) }
     }
 
-    /// The inode of this number, made sense of; `None`: there is none, or nothing in it.
+    /// The inode of this number, with impossible fields replaced; `None`: there is none, or nothing in it.
     fn find_inode(&self, nid: Nid) -> Result<Option<Tamed>> {
         let node = self.find_node(nid, nid)?;
         node.map(|node| tamed(Arc::unwrap_or_clone(node), nid, self.media.features)).transpose()
     }
 
-    /// A node of an inode: where the table says if the node agrees, or in a live block that nobody leads to, or else where the table says.
+    /// A node of an inode. Looks where the NAT points. If the footer there disagrees, looks among the live blocks that nothing leads to.
+    /// If it is not there either, takes the NAT's block if nothing contradicts that.
     fn find_node(&self, nid: Nid, ino: Nid) -> Result<Option<Arc<NodeBlock>>> {
         let Media { device, geometry, nodes, .. } = &self.media;
         if let Some(made) = nodes.changed_node(nid) {
@@ -381,7 +382,7 @@ impl Lost {
         if let Some(addr) = self.stray()?.find(nid, ino) {
             return self.node_at(addr).map(Some);
         }
-        // The table may be right, and the footer damaged.
+        // The NAT may be right, and the footer damaged.
         let is_anothers = |node: &Arc<NodeBlock>| {
             let other = Nid(node.footer.nid.get());
             other != nid && nodes.nat.find(device, other).is_ok_and(|found| found.addr == entry.addr)
@@ -411,7 +412,7 @@ impl Lost {
         addr.is_block() && self.media.geometry.in_main(addr)
     }
 
-    /// Gives all pointers to `emit`, with the page of the first of each piece; how many nodes lead nowhere.
+    /// Gives all pointers to `emit`, with the page of the first of each piece. Returns how many nodes lead nowhere.
     fn walk(&self, inode: &Inode, emit: &mut dyn FnMut(u64, &[U32]) -> io::Result<()>) -> io::Result<u64> {
         let own = &inode.block().addr[inode.first_pointer()..][..inode.pointers()];
         emit(0, own)?;
@@ -453,12 +454,12 @@ impl Lost {
     }
 }
 
-/// Do its blocks say nothing byte by byte?
+/// Returns true if its blocks are compressed or encrypted.
 fn is_encoded(inode: &Inode) -> bool {
     inode.is_compressed() || inode.block().advise & advise_flag::ENCRYPT != 0
 }
 
-/// Makes sense of an inode. One that cannot be made sense of as it is becomes a file of the bytes that it leads to.
+/// Replaces impossible fields of an inode. An inode that cannot be read as it is becomes a file of the bytes that it leads to.
 fn tamed(mut node: NodeBlock, nid: Nid, features: u32) -> Result<Tamed> {
     let block = inode_of_mut(&mut node);
     (block.footer.nid, block.footer.ino) = (U32::new(nid.0), U32::new(nid.0));
@@ -478,7 +479,7 @@ fn tamed(mut node: NodeBlock, nid: Nid, features: u32) -> Result<Tamed> {
     if let Ok(inode) = of(&node) {
         return Ok(Tamed { inode, is_doubtful: true });
     }
-    // The first two halves of a word are the bytes of extra attributes, and the slots of inline ones.
+    // The first word of `addr` has two 16-bit fields: bytes of extra attributes, slots of inline attributes.
     let sizes = &mut inode_of_mut(&mut node).addr.as_mut_bytes()[..4];
     sizes.copy_from_slice(&[EXTRA_ATTR_MAX_BYTES as u8, 0, 0, 0]);
     Ok(Tamed { inode: of(&node)?, is_doubtful: true })

@@ -24,10 +24,11 @@ impl Adapter {
     }
 
     fn keeping(&self, parent: Ino, name: Name<'_>, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        // If no lane is free for the handle, the inode is freed with its last name.
+        // If the inode cannot be held, it is freed with its last name.
         let held = self.fs.hold(parent, name).ok();
         let done = work();
         if let Some(handle) = held {
+            // A removed directory has no name, whatever its link count says.
             let nameless = |attr: heddle_vfs::Attr| attr.nlink == 0 || attr.kind == FileKind::Directory;
             let lost = done.is_ok() && self.fs.getattr(handle.ino).is_ok_and(nameless);
             let unneeded = if lost { self.orphans.keep(handle) } else { Some(handle) };
@@ -42,7 +43,7 @@ impl Adapter {
         if self.orphans.forget(ino, times)
             && let Some(handle) = self.orphans.take(ino)
         {
-            // The session reports a panic.
+            // FORGET has no reply. `guarded` has noted a panic for the session.
             let _ = self.guarded(|| {
                 self.fs.release(handle);
                 Ok(())

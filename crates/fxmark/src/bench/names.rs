@@ -1,4 +1,4 @@
-//! Names of the metadata workloads: `ID/N` of the worker's own directory, `share/ID.N` of the shared one.
+//! Names of the metadata workloads: `WORKER/N` in the worker's own directory, `share/WORKER.N` in the shared one.
 
 use super::Stage;
 use crate::config::Job;

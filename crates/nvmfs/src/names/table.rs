@@ -453,7 +453,7 @@ pub fn prepare(core: &Core, own: &mut LaneLocal, name: &[u8]) -> Result<Prepared
     Ok(Prepared(at, n))
 }
 
-/// Frees memory that was not needed.
+/// Frees the memory of an entry that no bucket leads to.
 pub fn unprepare(core: &Core, own: &mut LaneLocal, prepared: Prepared) {
     // SAFETY: never linked, or unlinked; readers that still read it notice that the bucket's word changed.
     unsafe { own.heap.free(&core.arena, prepared.0, prepared.1) };

@@ -1,4 +1,4 @@
-//! Buckets that a dead client's lane still holds.
+//! Buckets that a lane of a dead thread or process still holds.
 
 use super::{Table, buckets_at, key, prepare, unprepare};
 use crate::ids::{InodeId, Version};
@@ -34,7 +34,7 @@ pub fn settle_dead(
         let here = |name: &[u8]| std::ptr::eq(bucket, &table.buckets[table.index(key(core, name).hash)]);
         let broken = bucket.word().changing();
         let mut version = bucket.word().version();
-        // A bucket that was changing has noted its lost inodes already.
+        // If the bucket was changing, the lane's intent (`unlinking`) already names the inode that it loses.
         for (name, (at, what)) in changes.iter().filter(|(name, _)| !broken && here(name)) {
             replaced(core, bucket, key(core, name), *at, *what)?.into_iter().for_each(&lost);
         }
@@ -99,8 +99,9 @@ fn settle_name(
     Ok(())
 }
 
-/// Unlocks the buckets that the dead lane still holds of the table that it noted last. That memory had become
-/// another directory's; the lane would have noticed next. Buckets of its own directories are repaired by now.
+/// Unlocks the buckets that the dead lane still holds of the table that it noted last (`Intent::table`). Buckets
+/// of its own directories are repaired by now. If any are left, that memory has become another directory's, and
+/// the lane died before it noticed.
 pub fn unlock_late(core: &Core, lane: u16, word: u64) {
     let buckets = buckets_at(core, word);
     buckets.into_iter().flatten().for_each(|bucket| bucket.unlock_dead(core, lane));
