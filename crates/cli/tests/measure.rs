@@ -171,6 +171,19 @@ fn bandwidth_is_told_for_each_number_of_threads() {
 }
 
 #[test]
+fn the_next_fxmark_frees_what_killed_commands_left_in_memory() {
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    let left = std::path::PathBuf::from(format!("/dev/shm/heddle-{}.0", ended.id()));
+    ended.wait().unwrap();
+    std::fs::create_dir(&left).unwrap();
+    std::fs::write(left.join("image"), "x").unwrap();
+    heddle(&["fxmark", "DRBL", "--target", "heddle", "--secs", "0.01", "--repeat", "1"]).ok();
+    let is_gone = !left.exists();
+    let _none = std::fs::remove_dir_all(&left);
+    assert!(is_gone);
+}
+
+#[test]
 fn mount_times_refuses_a_disk_and_leaves_nothing_when_interrupted() {
     let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     if rustix::fs::statfs(disk.path()).unwrap().f_type != rustix::fs::statfs("/dev/shm").unwrap().f_type {

@@ -19,6 +19,12 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 const SHM_FREE_MIN: u64 = 400 << 20;
 const SHM: &str = "/dev/shm";
 
+/// Removes the directories of killed commands where [`Scratch::new`] makes its own.
+pub fn remove_left() {
+    left::remove_in(Path::new(SHM));
+    left::remove_in(&std::env::temp_dir());
+}
+
 /// A temporary directory for one run.
 pub struct Scratch {
     dir: PathBuf,
@@ -32,9 +38,8 @@ impl Scratch {
     /// Makes the directory, on tmpfs if that has enough space. Removes it on signals, and removes directories
     /// of killed commands.
     pub fn new() -> Result<Scratch> {
+        remove_left();
         let (shm, elsewhere) = (PathBuf::from(SHM), std::env::temp_dir());
-        left::remove_in(&shm);
-        left::remove_in(&elsewhere);
         let roomy = rustix::fs::statvfs(&shm).is_ok_and(|s| s.f_bavail * s.f_frsize >= SHM_FREE_MIN);
         let base = if roomy { shm } else { elsewhere };
         let remedy = "set TMPDIR to a directory with 400 MiB free";

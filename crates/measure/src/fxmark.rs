@@ -14,6 +14,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heddle_console::failure::{Said, usage};
 use heddle_console::output::{self, Sink};
 use heddle_console::progress::Bar;
+use heddle_console::scratch;
 use heddle_console::size::Size;
 use heddle_console::variant::System;
 use heddle_fxmark::{
@@ -154,6 +155,8 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(usage("only one of --json, --csv and --html can go to stdout (-)"));
     }
     sinks.into_iter().flatten().try_for_each(Sink::check)?;
+    // Those of killed commands hold memory that this one measures.
+    scratch::remove_left();
     let _mounts = mount(args, &mut config)?;
     let report = measure(&config, &mut Watch::new()).map_err(usage)?;
     let forms = [report.to_json(), report.to_csv(), report.to_html()];

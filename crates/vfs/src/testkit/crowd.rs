@@ -47,10 +47,11 @@ pub fn beside(disturb: impl Fn(u64) + Sync, work: impl FnOnce()) {
 const RECORD: u64 = 1000;
 const RECORDS: u64 = 20_000;
 
-/// Makes `/f`: records, dealt out to the threads in turn, each written at its place, most of them beyond the end.
+/// Makes `/f`: records, dealt out to the threads in turn, each written at its place, most of them beyond the end. Each thread reads
+/// the record behind its own, which another one writes.
 ///
 /// # Panics
-/// If the size does not follow a write that has returned.
+/// If the size does not follow a write that has returned, or that a read has seen.
 pub fn write_records(fs: &dyn FileSystem) {
     fs.release(fs.new_file(Ino::ROOT, "f"));
     together(|number| {
@@ -58,6 +59,10 @@ pub fn write_records(fs: &dyn FileSystem) {
         for record in (number..RECORDS).step_by(THREADS as usize) {
             fs.write(&handle, record * RECORD, &[(record % 251) as u8 + 1; RECORD as usize]).unwrap();
             assert!(fs.size(&handle) >= (record + 1) * RECORD, "the size follows a write that returned");
+            let next = fs.read_vec(&handle, (record + 1) * RECORD, RECORD as usize);
+            let is_written = next.iter().any(|byte| *byte != 0);
+            assert!(!is_written || next.len() as u64 == RECORD, "the size follows a write that is seen");
+            assert!(!is_written || fs.size(&handle) >= (record + 2) * RECORD, "the size stays behind");
         }
         fs.release(handle);
     });
