@@ -2,8 +2,10 @@
 //!
 //! Rules look at text, not at types: a light lexer (`source.rs`) tells code from comments and strings, which is enough.
 //! `reasons.rs` wants a reason beside dangerous lines, `shape.rs` bounds sizes and forbids words, `text.rs` looks after
-//! every text file, `house.rs` after the crates and their arrows, `modules.rs` after the modules inside a crate.
+//! every text file, `documents.rs` after what it cites, `house.rs` after the crates and their arrows, `modules.rs` after the modules
+//! inside a crate.
 
+mod documents;
 mod house;
 mod modules;
 mod reasons;
@@ -79,10 +81,12 @@ pub fn check_and_print(root: &Path) -> Result<bool> {
 fn check(root: &Path) -> Result<Vec<Finding>> {
     let mut findings = house::check(root)?;
     findings.extend(modules::check(root)?);
+    let documents = documents::Documents::read(root)?;
     for file in text_files(root)? {
         let path = file.strip_prefix(root)?.to_string_lossy().into_owned();
         let content = std::fs::read_to_string(&file).with_context(|| format!("cannot read {path}"))?;
         findings.extend(check_file(&path, &content));
+        findings.extend(documents.check(&path, &content));
     }
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     Ok(findings)
@@ -91,6 +95,7 @@ fn check(root: &Path) -> Result<Vec<Finding>> {
 /// Everything that can be said about one file alone. `path` is relative to the workspace's root.
 fn check_file(path: &str, content: &str) -> Vec<Finding> {
     let mut findings = text::check(path, content);
+    findings.extend(documents::check_lost(path, content));
     if path.ends_with(".rs") {
         let source = Source::new(path, content);
         findings.extend(reasons::check(&source));

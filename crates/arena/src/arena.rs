@@ -171,15 +171,15 @@ impl Arena {
         // ORDERING: Release, pairs with the Acquire in `attach`.
         arena.header().magic.store(MAGIC, Release);
         let header = arena.header();
-        watch::name_background(
+        watch::report_background(
             arena.mapping.base().as_ptr() as usize,
             capacity as usize,
             "arena: free block",
         );
-        watch::tell(std::slice::from_ref(&header.root));
-        watch::tell(std::slice::from_ref(&header.top));
-        watch::tell(&header.free);
-        watch::tell(std::slice::from_ref(&header.parking));
+        watch::report_created(std::slice::from_ref(&header.root));
+        watch::report_created(std::slice::from_ref(&header.top));
+        watch::report_created(&header.free);
+        watch::report_created(std::slice::from_ref(&header.parking));
         Ok(arena)
     }
 
@@ -537,7 +537,7 @@ impl Arena {
     fn named<T: Shared>(&self, block: Block, n: usize) -> Ptr<T> {
         let ptr = Ptr::from_raw(block.offset);
         if watch::is_on() {
-            watch::tell(self.slice(ptr, n));
+            watch::report_created(self.slice(ptr, n));
         }
         ptr
     }

@@ -27,7 +27,7 @@ pub struct MemoryUse {
 static WATCHER: OnceLock<fn(&MemoryUse)> = OnceLock::new();
 
 /// Calls `watcher` for each use that is reported from now on. A second watcher is ignored.
-pub fn set(watcher: fn(&MemoryUse)) {
+pub fn set_watcher(watcher: fn(&MemoryUse)) {
     WATCHER.get_or_init(|| watcher);
 }
 
@@ -40,7 +40,7 @@ pub fn is_on() -> bool {
 /// Reports that these values were created.
 #[inline]
 #[track_caller]
-pub(crate) fn tell<T>(things: &[T]) {
+pub(crate) fn report_created<T>(things: &[T]) {
     if let Some(watcher) = WATCHER.get() {
         watcher(&MemoryUse {
             address: things.as_ptr() as usize,
@@ -56,7 +56,7 @@ pub(crate) fn tell<T>(things: &[T]) {
 /// Reports that these bytes, outside any arena, are `what` from now on; empty: the use has ended.
 #[inline]
 #[track_caller]
-pub fn name(address: usize, bytes: usize, what: &'static str) {
+pub fn report_use(address: usize, bytes: usize, what: &'static str) {
     if let Some(watcher) = WATCHER.get() {
         watcher(&MemoryUse {
             address,
@@ -71,7 +71,7 @@ pub fn name(address: usize, bytes: usize, what: &'static str) {
 
 /// Reports that this memory, an arena for instance, is `what` wherever no other use is reported.
 #[track_caller]
-pub fn name_background(address: usize, bytes: usize, what: &'static str) {
+pub fn report_background(address: usize, bytes: usize, what: &'static str) {
     if let Some(watcher) = WATCHER.get() {
         watcher(&MemoryUse {
             address,

@@ -11,7 +11,7 @@
 //! another mount.
 
 use crate::kernel_stat::KernelStat;
-use crate::process::{process, this_is_another};
+use crate::process::{disown_all_opened, process};
 use heddle_nvmfs::NvmFs;
 use heddle_nvmfs::client::{self, AttachError};
 use rustix::fd::BorrowedFd;
@@ -75,7 +75,7 @@ impl Attachment {
 
 /// The answer for one mount.
 #[derive(Clone, Copy)]
-pub enum Found {
+pub enum MountAnswer {
     /// A heddle mount, with its engine.
     Ours(&'static Attachment),
     /// A mount of another file system, or a heddle mount without an attach socket.
@@ -87,9 +87,9 @@ pub enum Found {
 struct Entry {
     dev: u64,
     mount: u64,
-    first: Found,
-    /// The engine of a mount that was refused first; null while it still is.
-    later: AtomicPtr<Attachment>,
+    first_answer: MountAnswer,
+    /// The engine of a mount that was refused at first; null while it still is.
+    attached_later: AtomicPtr<Attachment>,
     /// The time ([`now_ms`]) from which a refused mount is asked again.
     again_ms: AtomicU64,
     next: *const Entry,
@@ -97,42 +97,42 @@ struct Entry {
 
 impl Entry {
     /// The answer, whether or not the engine was detached since.
-    fn attached(&self) -> Found {
+    fn attached(&self) -> MountAnswer {
         // ORDERING: Acquire, pairs with the Release in `ask_again`.
-        match (self.first, self.later.load(Ordering::Acquire)) {
+        match (self.first_answer, self.attached_later.load(Ordering::Acquire)) {
             // SAFETY: an attachment is never freed.
-            (Found::Refused(_), at) if !at.is_null() => Found::Ours(unsafe { &*at }),
+            (MountAnswer::Refused(_), at) if !at.is_null() => MountAnswer::Ours(unsafe { &*at }),
             (first, _) => first,
         }
     }
 
-    fn found(&self) -> Found {
+    fn found(&self) -> MountAnswer {
         match self.attached() {
-            Found::Ours(at) if at.gone.load(Ordering::SeqCst) => Found::Refused(GAVE_UP_RIGHTS),
+            MountAnswer::Ours(at) if at.gone.load(Ordering::SeqCst) => MountAnswer::Refused(DETACHED),
             found => found,
         }
     }
 
     /// Returns true if the mount was refused and it is time to ask again.
     fn is_due(&self) -> bool {
-        matches!(self.attached(), Found::Refused(_)) && now_ms() >= self.again_ms.load(Ordering::SeqCst)
+        matches!(self.attached(), MountAnswer::Refused(_)) && now_ms() >= self.again_ms.load(Ordering::SeqCst)
     }
 
     /// Asks a refused mount again. At the refusal its daemon may have lacked descriptors, or the program rights.
-    fn ask_again(&self, kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Found {
+    fn ask_again(&self, kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> MountAnswer {
         let (due, began) = (self.again_ms.load(Ordering::SeqCst), now_ms());
         let claimed = began + ASKING_MAX.as_millis() as u64;
-        let mine = due <= began
+        let claimed_by_me = due <= began
             && self.again_ms.compare_exchange(due, claimed, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if mine {
-            match look(kernel_stat, fd) {
-                Ok(Found::Ours(at)) => {
+        if claimed_by_me {
+            match ask_mount(kernel_stat, fd) {
+                Ok(MountAnswer::Ours(at)) => {
                     // ORDERING: Release: a thread that sees the attachment sees the engine.
-                    self.later.store(std::ptr::from_ref(at).cast_mut(), Ordering::Release);
+                    self.attached_later.store(std::ptr::from_ref(at).cast_mut(), Ordering::Release);
                 }
                 // Only the first refusal's text is kept: texts live for ever, and their number must stay
                 // bounded.
-                Ok(_) | Err(_) => self.again_ms.store(after(began), Ordering::SeqCst),
+                Ok(_) | Err(_) => self.again_ms.store(ask_again_at(began), Ordering::SeqCst),
             }
         }
         self.found()
@@ -145,18 +145,18 @@ fn now_ms() -> u64 {
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
-/// The time from which to ask again after a refusal that began at `began_ms` and has just ended.
-fn after(began_ms: u64) -> u64 {
+/// The time from which to ask again, after a refusal that was asked for at `began_ms` and has just come.
+fn ask_again_at(began_ms: u64) -> u64 {
     let now = now_ms();
     now + (AGAIN_AFTER.as_millis() as u64).max(now.saturating_sub(began_ms) * u64::from(AGAIN_AFTER_TIMES))
 }
 
-const GAVE_UP_RIGHTS: &str =
-    "the program has changed its rights since it attached: from then on it works through the mount";
+const DETACHED: &str = "the program has changed its rights, its descriptors or its memory lock since it attached: it works through \
+                        the mount";
 
 /// All mounts seen so far.
 pub struct Attachments {
-    first: AtomicPtr<Entry>,
+    head: AtomicPtr<Entry>,
 }
 
 impl Default for Attachments {
@@ -168,12 +168,12 @@ impl Default for Attachments {
 impl Attachments {
     /// An empty list.
     pub const fn new() -> Attachments {
-        Attachments { first: AtomicPtr::new(std::ptr::null_mut()) }
+        Attachments { head: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
     /// The mount of a descriptor, if it was seen before and is not to be asked again. Takes no lock and
     /// allocates nothing.
-    pub fn known(&self, kernel_stat: &KernelStat) -> Option<Found> {
+    pub fn known(&self, kernel_stat: &KernelStat) -> Option<MountAnswer> {
         self.entry(kernel_stat).filter(|e| !e.is_due()).map(Entry::found)
     }
 
@@ -182,8 +182,8 @@ impl Attachments {
     }
 
     /// Returns true if an engine is mapped into this process.
-    pub fn any(&self) -> bool {
-        self.entries().any(|e| matches!(e.found(), Found::Ours(_)))
+    pub fn any_engine_mapped(&self) -> bool {
+        self.entries().any(|e| matches!(e.found(), MountAnswer::Ours(_)))
     }
 
     /// Unmaps every engine: from now on the kernel serves the files of these mounts.
@@ -193,7 +193,7 @@ impl Attachments {
     /// file of it.
     pub unsafe fn let_go(&self) {
         for entry in self.entries() {
-            if let Found::Ours(at) = entry.attached()
+            if let MountAnswer::Ours(at) = entry.attached()
                 && !at.gone.swap(true, Ordering::SeqCst)
             {
                 // SAFETY: this runs once, and no thread uses the engine (the caller's promise).
@@ -210,16 +210,16 @@ impl Attachments {
     /// As [`Attachments::let_go`], but files may exist that no thread uses any more.
     pub unsafe fn unmap_without_freeing(&self) -> bool {
         let mapped = self.entries().filter_map(|entry| match entry.attached() {
-            Found::Ours(at) if !at.gone.load(Ordering::SeqCst) => Some(at),
+            MountAnswer::Ours(at) if !at.gone.load(Ordering::SeqCst) => Some(at),
             _ => None,
         });
         // SAFETY: mapped until now, never dropped since `gone` is set, and no thread uses it (the caller's
         // promise).
         let done = unsafe { client::unmap_without_freeing(mapped.map(|at| &**at.fs.get())) };
         if done {
-            this_is_another();
+            disown_all_opened();
             self.entries().for_each(|entry| {
-                if let Found::Ours(at) = entry.attached() {
+                if let MountAnswer::Ours(at) = entry.attached() {
                     at.gone.store(true, Ordering::SeqCst);
                 }
             });
@@ -229,25 +229,25 @@ impl Attachments {
 
     /// The mount of a descriptor. Attaches to a heddle mount that is new or was refused a while ago. If two
     /// threads do so at once, both attach. The engine of one then stays mapped and unused, which does no harm.
-    pub fn find(&self, kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Found {
+    pub fn find(&self, kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> MountAnswer {
         if let Some(entry) = self.entry(kernel_stat) {
             return if entry.is_due() { entry.ask_again(kernel_stat, fd) } else { entry.found() };
         }
         let began = now_ms();
-        let first =
-            look(kernel_stat, fd).unwrap_or_else(|why| Found::Refused(Box::leak(why.into_boxed_str())));
+        let first = ask_mount(kernel_stat, fd)
+            .unwrap_or_else(|why| MountAnswer::Refused(Box::leak(why.into_boxed_str())));
         // ORDERING: Acquire, pairs with the Release below.
-        let mut next = self.first.load(Ordering::Acquire);
+        let mut next = self.head.load(Ordering::Acquire);
         let entry = Box::into_raw(Box::new(Entry {
             dev: kernel_stat.dev,
             mount: kernel_stat.mount,
-            first,
-            later: AtomicPtr::default(),
-            again_ms: AtomicU64::new(after(began)),
+            first_answer: first,
+            attached_later: AtomicPtr::default(),
+            again_ms: AtomicU64::new(ask_again_at(began)),
             next,
         }));
         // ORDERING: Release, pairs with the Acquire in `entries`: a thread that sees the entry sees its content.
-        while let Err(now) = self.first.compare_exchange(next, entry, Ordering::Release, Ordering::Acquire) {
+        while let Err(now) = self.head.compare_exchange(next, entry, Ordering::Release, Ordering::Acquire) {
             next = now;
             // SAFETY: the entry is not in the list yet, so no other thread knows it.
             unsafe { (*entry).next = next };
@@ -258,14 +258,14 @@ impl Attachments {
     /// The reasons of all refusals.
     pub fn refusals(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.entries().filter_map(|e| match e.found() {
-            Found::Refused(why) => Some(why),
+            MountAnswer::Refused(why) => Some(why),
             _ => None,
         })
     }
 
     fn entries(&self) -> impl Iterator<Item = &Entry> {
         // ORDERING: Acquire, pairs with the Release in `find`.
-        let mut at = self.first.load(Ordering::Acquire).cast_const();
+        let mut at = self.head.load(Ordering::Acquire).cast_const();
         std::iter::from_fn(move || {
             // SAFETY: A1: null or an entry that is never freed.
             let entry = unsafe { at.as_ref() }?;
@@ -277,13 +277,13 @@ impl Attachments {
 
 /// Asks the mount itself, through the program's own descriptor: neither a path nor the table of mounts is
 /// trusted to tell the daemon. Returns an error with the reason if the engine is out of reach.
-fn look(kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Result<Found, String> {
+fn ask_mount(kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Result<MountAnswer, String> {
     if !rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == FUSE_MAGIC) {
-        return Ok(Found::Foreign);
+        return Ok(MountAnswer::Foreign);
     }
     match client::attach(fd) {
-        Ok(fs) => Ok(Found::Ours(Box::leak(Box::new(Attachment::new(fs, kernel_stat.dev))))),
-        Err(AttachError::NotMounted) => Ok(Found::Foreign),
+        Ok(fs) => Ok(MountAnswer::Ours(Box::leak(Box::new(Attachment::new(fs, kernel_stat.dev))))),
+        Err(AttachError::NotMounted) => Ok(MountAnswer::Foreign),
         Err(why) => Err(why.to_string()),
     }
 }

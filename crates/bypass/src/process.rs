@@ -20,8 +20,8 @@ pub fn this_is_a_child() {
     FORKS.store(0, SeqCst);
 }
 
-/// Makes this process leave alone all that it has opened, as a child does with its parent's.
-pub(crate) fn this_is_another() {
+/// Makes this process disown all that it has opened, as a child does with its parent's: it leaves it alone.
+pub(crate) fn disown_all_opened() {
     PROCESS.fetch_add(1, SeqCst);
 }
 

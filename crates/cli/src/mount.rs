@@ -68,8 +68,8 @@ Options for -o:
                          [default on tmpfs, ramfs and hugetlbfs, which a power cut empties; refused on all other media]
   durability=power       a write that returned survives a power cut too [default on all other media; on memory for measurements
                          only, as in the papers]. With F2FS images both options concern the node log only
-  lock-mode=paper        locks of the papers' NVM variants as published: waiters spin, readers go first; default: waiters sleep,
-                         long-waiting writers go first
+  lock-mode=fair         waiters for the locks of the papers' NVM variants sleep, and readers wait for a writer that has waited 1 ms
+                         [default]; lock-mode=paper: as published, waiters spin and readers go first
   segment=SIZE           segment size of the papers' range locks (4K)
   nvm=FILE               as --nvm FILE
   nvm-size=SIZE          size of a new node log (64M)

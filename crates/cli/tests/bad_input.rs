@@ -239,7 +239,7 @@ fn wrong_words_are_answered_with_the_right_ones_and_exit_code_2() {
     let cases: [(&[&str], &[&str]); 15] = [
         (&["mount", "--nope", "a", "b"], &["--nope"]),
         (&["mount", "-o", "nope", "a", "b"], &["nope", "lock-mode"]),
-        (&["mount", "-o", "lock-mode=none", "a", "b"], &["paper"]),
+        (&["mount", "-o", "lock-mode=default", "a", "b"], &["paper", "fair"]),
         (&["mount", "a"], &["DIR"]),
         (&["nope"], &["nope"]),
         (&["mkfs", "--variant", "ext4", "a"], &["ext4", "nova-interval"]),

@@ -47,13 +47,13 @@ pub fn parser() -> impl TypedValueParser<Value = Variant> {
         .map(|name| Variant::from_name(&name).unwrap_or(Variant::Heddle))
 }
 
-/// Parses `paper` or `default`.
+/// Parses `paper` or `fair`.
 pub fn lock_mode(text: &str) -> Result<LockMode, String> {
     match text {
         "paper" => Ok(LockMode::Paper),
-        "default" => Ok(LockMode::Default),
+        "fair" => Ok(LockMode::Fair),
         _ => Err(format!(
-            "'{text}' is no lock mode: it is paper (spin, readers first) or default (sleep, writers age)"
+            "'{text}' is no lock mode: it is paper (spin, readers first) or fair (sleep, writers age)"
         )),
     }
 }

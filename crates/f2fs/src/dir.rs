@@ -351,7 +351,7 @@ impl Media {
         // If nodes led to one another, the walk would never end; no directory has more blocks than the image.
         let mut blocks_left = self.geometry.blocks;
         while page < end {
-            let hole = match self.hole(dir, PageNo(page)) {
+            let hole = match self.hole_pages_from(dir, PageNo(page)) {
                 Ok(hole) => hole,
                 // The number of blocks that it would lead to is unknown.
                 Err(error) => {

@@ -69,8 +69,9 @@ impl Media {
         Inode::of(node, self.features)
     }
 
-    /// The block of a page, and the number of pages from it on that are in consecutive blocks; at least 1.
-    pub(crate) fn run(&self, inode: &Inode, page: PageNo) -> Result<Run> {
+    /// The block of a page, and the number of pages from it on that are in consecutive blocks; at least 1. A hole
+    /// is a run, too.
+    pub(crate) fn run_of_blocks(&self, inode: &Inode, page: PageNo) -> Result<Run> {
         match self.pointer(inode, page)? {
             Pointer::Hole(pages) => Ok(Run { addr: BlockAddr::NULL, pages }),
             Pointer::At(node, slot) => self.run_of(inode.nid, &node.pointers(inode)[slot..]),
@@ -79,7 +80,7 @@ impl Media {
 
     /// Whether the page has a block, and the number of pages from it on with the same answer that one look-up
     /// shows; at least 1.
-    pub(crate) fn stretch(&self, inode: &Inode, page: PageNo) -> Result<(bool, u64)> {
+    pub(crate) fn run_of_data_or_hole(&self, inode: &Inode, page: PageNo) -> Result<(bool, u64)> {
         Ok(match self.pointer(inode, page)? {
             Pointer::Hole(pages) => (false, pages),
             Pointer::At(node, slot) => {
@@ -91,7 +92,7 @@ impl Media {
     }
 
     /// Number of pages from this one on that have neither a block nor a reserved one; 0 if the first has.
-    pub(crate) fn hole(&self, inode: &Inode, page: PageNo) -> Result<u64> {
+    pub(crate) fn hole_pages_from(&self, inode: &Inode, page: PageNo) -> Result<u64> {
         Ok(match self.pointer(inode, page)? {
             Pointer::Hole(pages) => pages,
             Pointer::At(node, slot) => {
@@ -108,16 +109,16 @@ impl Media {
         page: PageNo,
         mut look: impl FnMut(&Block) -> R,
     ) -> Result<Option<R>> {
-        if let Some(seen) = self.pages.look(inode.nid, page, &mut look) {
+        if let Some(seen) = self.pages.with_page_in_memory(inode.nid, page, &mut look) {
             return Ok(Some(seen));
         }
-        match self.run(inode, page)?.addr {
+        match self.run_of_blocks(inode, page)?.addr {
             BlockAddr::NULL => Ok(None),
             BlockAddr::NEW => Ok(Some(look(&[0; BLOCK_BYTES]))),
             addr => {
                 let block = self.device.block(addr)?;
                 let seen = look(&block);
-                self.pages.keep(inode.nid, page, block);
+                self.pages.cache(inode.nid, page, block);
                 Ok(Some(seen))
             }
         }

@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<()> {
     if !guest::hello(guest::program_base()) {
         bail!("nobody is watching: this command is for cargo xtask coherence");
     }
-    watch::set(|told| {
+    watch::set_watcher(|told| {
         guest::say(&guest::Use {
             address: told.address,
             bytes: told.bytes,
@@ -83,7 +83,7 @@ fn scale(workload: Workload, workers: usize) -> (u32, Rounds) {
 
 fn open(variant: Variant, bytes: u64) -> Result<heddle_fxmark::Session> {
     let region = Region::anonymous(bytes)?;
-    watch::name_background(region.base_address(), bytes as usize, "region");
+    watch::report_background(region.base_address(), bytes as usize, "region");
     format_region(&region, variant)?;
     let locks = Setup::default();
     let options = MountOptions {
@@ -102,7 +102,7 @@ impl Watch for Turns {
     fn worker_starts(&self, _worker: usize) {
         forget_foreign_heap();
         if let Some((address, bytes)) = stack() {
-            watch::name_background(address, bytes, "stack or thread-local data");
+            watch::report_background(address, bytes, "stack or thread-local data");
         }
     }
 

@@ -29,7 +29,7 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { durability: Durability::Process, mode: LockMode::Default, segment_bytes: BLOCK_BYTES as u64 }
+        Setup { durability: Durability::Process, mode: LockMode::Fair, segment_bytes: BLOCK_BYTES as u64 }
     }
 }
 

@@ -90,8 +90,9 @@ pub struct Args {
     /// Segment of the papers' range locks; with several sizes, each such target is measured with each (NAME@64K)
     #[arg(long, value_delimiter = ',', value_name = "SIZE,…", default_value = "4K")]
     segment: Vec<Size>,
-    /// The papers' locks as published (paper), or with sleeping waiters and writers that age (default)
-    #[arg(long, default_value = "default", value_parser = heddle_console::variant::lock_mode)]
+    /// How waiters for the papers' locks wait: fair (they sleep; readers wait for a writer that has waited 1 ms) or paper (as published:
+    /// they spin, readers go first)
+    #[arg(long, default_value = "fair", value_parser = heddle_console::variant::lock_mode)]
     lock_mode: LockMode,
     /// What a write survives after it returned: process (the death of any process, as on tmpfs), or power (a power cut too, if
     /// the memory were persistent, as in the papers)

@@ -20,7 +20,7 @@ use serde::Serialize;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Numbers of threads; more than CPUs are marked oversubscribed [default: 1, the CPUs, twice, four times as many]
+    /// Numbers of threads; rows with more threads than CPUs are marked [default: 1, and 1, 2 and 4 times the CPUs]
     #[arg(long, value_delimiter = ',', value_name = "N,…")]
     threads: Vec<usize>,
     /// Seconds of overwriting, for each lock and number of threads
@@ -35,7 +35,8 @@ pub struct Args {
     /// d: levels of the tree
     #[arg(short = 'd', long, default_value_t = 5)]
     depth: usize,
-    /// The locks as published (paper), or with sleeping waiters and writers that age (default)
+    /// How waiters wait: paper (as published: they spin, readers go first) or fair (they sleep; readers wait for a writer that has
+    /// waited 1 ms)
     #[arg(long, default_value = "paper", value_parser = heddle_console::variant::lock_mode)]
     lock_mode: LockMode,
     /// As JSON, to a file or to stdout (-)
@@ -87,7 +88,7 @@ pub fn run(args: &Args) -> Result<()> {
         file_bits: args.file_bits,
         segment_bits: args.segment_bits,
         depth: args.depth,
-        lock_mode: if args.lock_mode == LockMode::Paper { "paper" } else { "default" },
+        lock_mode: if args.lock_mode == LockMode::Paper { "paper" } else { "fair" },
         secs: args.secs,
         clock_ns: latency::clock_ns(),
     };
@@ -108,7 +109,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn geometry(args: &Args) -> Result<Geometry> {
     if !(24..=44).contains(&args.file_bits) {
-        return Err(usage("-M is 24 to 44 bits: the array has a word for each segment of the largest file"));
+        return Err(usage("-M is 24 to 44 bits; more would make the array of lock words too large"));
     }
     if !(12..args.file_bits).contains(&args.segment_bits) {
         return Err(usage("-S is 12 bits (4 KiB) or more, and less than -M"));

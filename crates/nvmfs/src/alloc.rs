@@ -51,7 +51,7 @@ pub fn take_block(
     purpose: Purpose,
 ) -> Option<BlockNo> {
     let block = take_one(map, region, own, purpose)?;
-    watch::name(region.base_address() + block.pos().0 as usize, BLOCK_BYTES, DATA_BLOCK);
+    watch::report_use(region.base_address() + block.pos().0 as usize, BLOCK_BYTES, DATA_BLOCK);
     Some(block)
 }
 

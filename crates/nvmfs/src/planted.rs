@@ -170,8 +170,8 @@ heddle_vfs::breaches! {
     /// `heddle`: in a page that two writes share, the later write restores the content from before the
     /// earlier one.
     EdgesOld,
-    /// A write of several pages into allocated space requires all blocks at once.
-    NoPieces,
+    /// A write of several pages into allocated space is not done page by page: it requires all blocks at once.
+    NotPageByPage,
     /// A name is made even if it exists.
     NamesTwice,
     /// Directories may be moved below themselves.

@@ -161,7 +161,7 @@ impl Default for MountOptions<'_> {
         MountOptions {
             variant: None,
             read_only: false,
-            lock_mode: Mode::Default,
+            lock_mode: Mode::Fair,
             segment_bytes: BLOCK_BYTES as u64,
             geometry: None,
             on_lock: None,

@@ -59,7 +59,7 @@ impl Bench {
 
 fn locks(c: &mut Criterion) {
     let geometry = Geometry { file_bytes_max: 1 << 30, ..Geometry::default() };
-    for mode in [Mode::Paper, Mode::Default] {
+    for mode in [Mode::Paper, Mode::Fair] {
         for kind in LockKind::ALL {
             let bench = Bench::new(make(kind, mode, &geometry).unwrap());
             let mut group = c.benchmark_group(format!("{kind}/{mode:?}"));
@@ -87,8 +87,8 @@ fn dispatch(c: &mut Criterion) {
     let geometry = Geometry { file_bytes_max: 1 << 30, ..Geometry::default() };
     let arena = Arena::private(64 << 20).unwrap();
     let head = arena.get(arena.alloc_zeroed::<LockHead>(1).unwrap());
-    let fixed = SrlArray::new(Mode::Default, &geometry).unwrap();
-    let chosen = make(LockKind::Array, Mode::Default, &geometry).unwrap();
+    let fixed = SrlArray::new(Mode::Fair, &geometry).unwrap();
+    let chosen = make(LockKind::Array, Mode::Fair, &geometry).unwrap();
     let boxed: Box<dyn RangeLock> = Box::new(fixed);
     fixed.init(&arena, head).unwrap();
     let mut group = c.benchmark_group("dispatch");

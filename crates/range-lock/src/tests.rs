@@ -8,7 +8,7 @@ use heddle_arena::{Arena, Ptr};
 use crate::*;
 
 const PAGE: u64 = 4096;
-const MODES: [Mode; 2] = [Mode::Paper, Mode::Default];
+const MODES: [Mode; 2] = [Mode::Paper, Mode::Fair];
 
 /// A file with a lock.
 struct File<L> {
@@ -95,7 +95,7 @@ fn every() -> impl Iterator<Item = File<AnyLock>> {
     let shapes = MODES.map(|mode| make(LockKind::Tree, mode, &tiny()).unwrap());
     let flat = Geometry { depth: 1, split: None, ..tiny() };
     let two = Geometry { depth: 2, split: None, ..tiny() };
-    let more = [flat, two].map(|g| make(LockKind::Tree, Mode::Default, &g).unwrap());
+    let more = [flat, two].map(|g| make(LockKind::Tree, Mode::Fair, &g).unwrap());
     kinds.chain(shapes).chain(more).map(File::new)
 }
 
@@ -139,7 +139,7 @@ fn readers_share_what_writers_do_not() {
 fn ranges_round_out_to_segments() {
     let wide = Geometry { segment_bytes: 1 << 20, ..geometry() };
     for kind in [LockKind::Interval, LockKind::Array, LockKind::Tree] {
-        let file = File::new(make(kind, Mode::Default, &wide).unwrap());
+        let file = File::new(make(kind, Mode::Fair, &wide).unwrap());
         let held = file.acquire((1 << 20) + 5..(1 << 20) + 6, Access::Exclusive);
         file.passes(0..1 << 20, Access::Exclusive);
         file.passes(2 << 20..3 << 20, Access::Exclusive);
@@ -153,7 +153,7 @@ fn ranges_that_cannot_be_locked_are_refused() {
         assert_eq!(file.error(PAGE..PAGE), Error::Empty);
     }
     for kind in [LockKind::Array, LockKind::Tree] {
-        let file = File::new(make(kind, Mode::Default, &geometry()).unwrap());
+        let file = File::new(make(kind, Mode::Fair, &geometry()).unwrap());
         let max_bytes = 1 << 30;
         assert_eq!(file.error(0..max_bytes + 1), Error::TooBig { end_bytes: max_bytes + 1, max_bytes });
         assert_eq!(file.error(max_bytes..u64::MAX), Error::TooBig { end_bytes: u64::MAX, max_bytes });
@@ -197,7 +197,7 @@ fn a_range_to_the_end_excludes_all_behind_it_and_nothing_before() {
 
 #[test]
 fn a_whole_file_of_2_to_the_48_costs_little_to_lock() {
-    let file = File::new(make(LockKind::Tree, Mode::Default, &Geometry::default()).unwrap());
+    let file = File::new(make(LockKind::Tree, Mode::Fair, &Geometry::default()).unwrap());
     let held = file.acquire(PAGE..u64::MAX, Access::Exclusive);
     assert!(file.memory() < 64 << 10, "{}", file.memory());
     file.passes(0..PAGE, Access::Exclusive);
@@ -207,7 +207,7 @@ fn a_whole_file_of_2_to_the_48_costs_little_to_lock() {
 #[test]
 fn a_full_arena_leaves_nothing_locked() {
     for kind in [LockKind::Tree, LockKind::Interval] {
-        let lock = make(kind, Mode::Default, &Geometry::default()).unwrap();
+        let lock = make(kind, Mode::Fair, &Geometry::default()).unwrap();
         let arena = Arena::private(256 << 10).unwrap();
         let head = arena.get(arena.alloc_zeroed::<LockHead>(1).unwrap());
         lock.init(&arena, head).unwrap();
@@ -254,12 +254,12 @@ fn the_last_close_frees_what_the_file_grew() {
 
 #[test]
 fn memory_is_what_the_papers_count() {
-    let interval = File::new(make(LockKind::Interval, Mode::Default, &geometry()).unwrap());
+    let interval = File::new(make(LockKind::Interval, Mode::Fair, &geometry()).unwrap());
     let held: Vec<Held> =
         (0..7).map(|i| interval.acquire(i * PAGE..(i + 1) * PAGE, Access::Shared)).collect();
     assert_eq!(interval.memory(), 7 * 128);
     held.into_iter().for_each(|held| interval.release(held));
-    let array = File::new(make(LockKind::Array, Mode::Default, &geometry()).unwrap());
+    let array = File::new(make(LockKind::Array, Mode::Fair, &geometry()).unwrap());
     assert_eq!(array.memory(), memory::array(1 << 30, 12));
     let tree = File::new(SrlTree::new(Mode::Paper, &Geometry::paper()).unwrap());
     assert_eq!(tree.memory(), 64 * 8, "the root is made with the file");
@@ -272,7 +272,7 @@ fn memory_is_what_the_papers_count() {
 #[test]
 fn a_lock_says_its_name_largest_file_and_access() {
     for (kind, text) in LockKind::ALL.into_iter().zip(["inode", "interval", "array", "tree"]) {
-        let file = File::new(make(kind, Mode::Default, &geometry()).unwrap());
+        let file = File::new(make(kind, Mode::Fair, &geometry()).unwrap());
         assert_eq!((file.lock.name(), kind.name(), format!("{kind:>9}")), (text, text, format!("{text:>9}")));
         let largest = match kind {
             LockKind::Array | LockKind::Tree => 1 << 30,
@@ -432,7 +432,7 @@ fn writer_waits(file: &File<AnyLock>, tries: usize) -> Vec<Duration> {
 #[test]
 fn a_writer_enters_within_10_ms_under_endless_readers() {
     for kind in LockKind::ALL {
-        let file = File::new(make(kind, Mode::Default, &geometry()).unwrap());
+        let file = File::new(make(kind, Mode::Fair, &geometry()).unwrap());
         let waits = writer_waits(&file, 21);
         let (median, max) = (waits[10], waits[20]);
         println!("{kind}: median {median:?}, max {max:?}");
@@ -444,7 +444,7 @@ fn a_writer_enters_within_10_ms_under_endless_readers() {
 #[test]
 fn an_aged_writer_holds_back_only_readers_of_its_part() {
     for kind in [LockKind::Array, LockKind::Tree] {
-        let file = File::new(make(kind, Mode::Default, &geometry()).unwrap());
+        let file = File::new(make(kind, Mode::Fair, &geometry()).unwrap());
         let reader = file.acquire(0..PAGE, Access::Shared);
         std::thread::scope(|scope| {
             scope.spawn(|| {

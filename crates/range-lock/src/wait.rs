@@ -2,7 +2,7 @@
 //!
 //! Modes       Paper: spin. Incoming readers outrank waiting writers (SRL IV-B, "current implementation"). Every so often a spinner
 //!             offers its core, since here a holder can be preempted, which the papers' kernel code hardly is.
-//!             Default: spin a little, then sleep in the arena's parking table; writers age (SRL IV-B, proposed there).
+//!             Fair: spin a little, then sleep in the arena's parking table; writers age (SRL IV-B, proposed there).
 //! Ageing      A writer that readers have kept out for [`AGE_AFTER`] counts itself in `aged` and in the buckets of its range.
 //!             A reader that holds nothing yet and whose range meets such a bucket holds back until the count is gone, at most for
 //!             [`HOLD_BACK_MAX`]. The writer takes itself out once it holds its whole range; from then on the words protect it.
@@ -29,7 +29,7 @@ pub enum Mode {
     Paper,
     /// The same words; waiters sleep, and a waiting writer ages.
     #[default]
-    Default,
+    Fair,
 }
 
 /// A writer kept out by readers for this long ages. A tenth of the 10 ms in which it is to be in. (Under loom, where time does
@@ -164,7 +164,7 @@ impl<'a> Waiter<'a> {
 /// Wakes the threads that wait for `key`, after the SeqCst store that lets them in.
 #[inline]
 pub(crate) fn wake(mode: Mode, arena: &Arena, key: u64) {
-    if mode == Mode::Default {
+    if mode == Mode::Fair {
         arena.parking().wake(key);
     }
 }
@@ -178,7 +178,7 @@ mod tests {
         let arena = Arena::private(1 << 20).unwrap();
         let head = arena.get(arena.alloc_zeroed::<LockHead>(1).unwrap());
         let of = |first, last| {
-            let waiter = Waiter::new(&arena, head, Mode::Default, Access::Exclusive, (first, last));
+            let waiter = Waiter::new(&arena, head, Mode::Fair, Access::Exclusive, (first, last));
             waiter.buckets().collect::<Vec<_>>()
         };
         assert_eq!(of(3, 3), [3]);
@@ -195,7 +195,7 @@ mod tests {
         let arena = Arena::private(1 << 20).unwrap();
         let head = arena.get(arena.alloc_zeroed::<LockHead>(1).unwrap());
         let passes = || {
-            [Mode::Paper, Mode::Default]
+            [Mode::Paper, Mode::Fair]
                 .map(|mode| [Access::Shared, Access::Exclusive].map(|access| may_pass(mode, head, access)))
         };
         assert_eq!(passes(), [[true; 2]; 2]);

@@ -1,5 +1,5 @@
 //! Every interleaving of the locks: holders exclude each other and see what the last holder did (loom's cells check both), and no
-//! waiter sleeps for ever (loom reports the deadlock). In default mode loom lets a waiting writer age at once, so readers that hold
+//! waiter sleeps for ever (loom reports the deadlock). In fair mode loom lets a waiting writer age at once, so readers that hold
 //! back are part of the models.
 //! Run: RUSTFLAGS="--cfg loom" cargo test -p heddle-range-lock --release --test loom
 #![cfg(loom)]
@@ -64,13 +64,13 @@ impl File {
 
 type Visits = &'static [(Range<u64>, Access)];
 
-/// Each visit by a thread of its own, in default mode, and two in paper mode too: of three, two may spin, and loom's scheduler is not
+/// Each visit by a thread of its own, in fair mode, and two in paper mode too: of three, two may spin, and loom's scheduler is not
 /// fair enough for the third ever to let go.
 fn check(kind: LockKind, preemptions: usize, visits: Visits) {
     if visits.len() == 2 {
         check_mode(kind, Mode::Paper, preemptions, visits);
     }
-    check_mode(kind, Mode::Default, preemptions, visits);
+    check_mode(kind, Mode::Fair, preemptions, visits);
 }
 
 fn check_mode(kind: LockKind, mode: Mode, preemptions: usize, visits: Visits) {
@@ -162,7 +162,7 @@ fn the_loser_of_a_race_to_grow_frees_its_node() {
             split: Some(vec![1, 2]),
             ..Geometry::default()
         };
-        let file = File::with(make(LockKind::Tree, Mode::Default, &geometry).unwrap());
+        let file = File::with(make(LockKind::Tree, Mode::Fair, &geometry).unwrap());
         let others: Vec<_> = (1..threads as u64)
             .map(|page| {
                 let file = file.clone();

@@ -36,7 +36,7 @@ pub const BREACHES: &[Breach] = &[
         "nvmfs/threads", "long_reads_end_whatever_is_overwritten_meanwhile", "a read took"),
     on(Nvm, "`fallocate` allocates", "nvmfs:unwritten-is-data",
         "nvmfs/model", "contents_follow_the_model_through_every_kind_of_write", "content differs"),
-    on(Nvm, "Writes into allocated space", "nvmfs:NoPieces",
+    on(Nvm, "Writes into allocated space", "nvmfs:NotPageByPage",
         "nvmfs/fallocate", "writes_into_allocated_space_and_over_data_succeed_on_a_full_image", "Err(NoSpace)"),
     on(Nvm, "Zeroing keeps blocks", "nvmfs:ZeroPunches",
         "nvmfs/fallocate", "zeroing_a_range_keeps_its_blocks_and_allocates_its_holes", "at once"),

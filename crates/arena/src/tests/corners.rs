@@ -247,12 +247,12 @@ fn note(what: &watch::MemoryUse) {
 
 #[test]
 fn a_watcher_is_told_what_each_block_is_for() {
-    watch::set(note);
-    watch::set(|_| panic!("the first one stays"));
+    watch::set_watcher(note);
+    watch::set_watcher(|_| panic!("the first one stays"));
     LISTENS.set(true);
     let arena = Arena::private(1 << 20).unwrap();
     let pair = arena.alloc_slice(2, |_| [0u64; 3]).unwrap();
-    watch::name(64, 10, "elsewhere");
+    watch::report_use(64, 10, "elsewhere");
     LISTENS.set(false);
     assert!(watch::is_on());
     let told = TOLD.lock().unwrap();

@@ -4,7 +4,7 @@
 //!             C2  every failure sets errno and the text of `heddle_error`; nothing else does.
 
 use heddle_bypass::{
-    Attachment, Attachments, Errno, File, Found, KernelStat, Passed, Served, this_is_a_child,
+    Attachment, Attachments, Errno, File, KernelStat, MountAnswer, Passed, Served, this_is_a_child,
 };
 use libc::{c_char, c_int, c_void, mode_t, off_t};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -72,12 +72,12 @@ fn attachment(fd: BorrowedFd<'_>, path: &CStr) -> Result<(&'static Attachment, K
     let name = path.to_string_lossy();
     let told = KernelStat::of(fd).map_err(|errno| Failure::of(errno, &name))?;
     match MOUNTS.find(&told, fd) {
-        Found::Ours(at) => Ok((at, told)),
-        Found::Foreign => Err(Failure {
+        MountAnswer::Ours(at) => Ok((at, told)),
+        MountAnswer::Foreign => Err(Failure {
             errno: Errno::NODEV,
             words: format!("{name} is not in a heddle mount. Mount one with: heddle mount IMAGE DIR"),
         }),
-        Found::Refused(why) => Err(Failure { errno: Errno::ACCESS, words: format!("{name}: {why}") }),
+        MountAnswer::Refused(why) => Err(Failure { errno: Errno::ACCESS, words: format!("{name}: {why}") }),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::patience::{Patience, Patient};
 use crate::thread::{Busy, Record, ThisThread, nobody_uses_numbers_of, others, records, this_thread};
 use crate::undelayed::refused;
 use heddle_bypass::planted::{Bug, planted};
-use heddle_bypass::{Attachments, File, Found, KernelStat, Passed};
+use heddle_bypass::{Attachments, File, KernelStat, MountAnswer, Passed};
 use rustix::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
@@ -307,9 +307,9 @@ fn take_up(fd: i32, posix_flags: i32) {
         return;
     }
     let at = match MOUNTS.known(&kernel_stat).unwrap_or_else(|| find(&kernel_stat, borrowed)) {
-        Found::Ours(at) => at,
-        Found::Foreign => return,
-        Found::Refused(_) => return count(Count::NotTaken),
+        MountAnswer::Ours(at) => at,
+        MountAnswer::Foreign => return,
+        MountAnswer::Refused(_) => return count(Count::NotTaken),
     };
     let Some(entry) = entry_or_new(fd) else { return };
     let file = File::new(at, kernel_stat, posix_flags);
@@ -360,7 +360,7 @@ pub fn take_up_nothing_more() {
 /// Returns true if an engine is mapped, or a thread may be about to map one. The order of the checks matters:
 /// an engine mapped by a finished thread is seen.
 pub fn any_engine() -> bool {
-    TAKING.load(SeqCst) != 0 || MOUNTS.any()
+    TAKING.load(SeqCst) != 0 || MOUNTS.any_engine_mapped()
 }
 
 /// Gives all files to the kernel, for ever, and unmaps their images: this process has other rights than when
@@ -446,7 +446,7 @@ fn in_use() -> bool {
 
 /// Attaches to a mount; the thread must not be cancelled meanwhile.
 #[cold]
-fn find(kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Found {
+fn find(kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> MountAnswer {
     let _not_now = CancellationDisabled::new();
     MOUNTS.find(kernel_stat, fd)
 }

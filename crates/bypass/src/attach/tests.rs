@@ -10,16 +10,16 @@ fn file() -> (std::fs::File, KernelStat) {
 }
 
 /// A list of one mount, asked again at `again_ms`.
-fn one(kernel_stat: &KernelStat, first: Found, again_ms: u64) -> Attachments {
+fn one(kernel_stat: &KernelStat, first: MountAnswer, again_ms: u64) -> Attachments {
     let entry = Entry {
         dev: kernel_stat.dev,
         mount: kernel_stat.mount,
-        first,
-        later: AtomicPtr::default(),
+        first_answer: first,
+        attached_later: AtomicPtr::default(),
         again_ms: AtomicU64::new(again_ms),
         next: std::ptr::null(),
     };
-    Attachments { first: AtomicPtr::new(Box::into_raw(Box::new(entry))) }
+    Attachments { head: AtomicPtr::new(Box::into_raw(Box::new(entry))) }
 }
 
 fn engine() -> &'static Attachment {
@@ -34,66 +34,69 @@ fn engine() -> &'static Attachment {
 fn another_file_systems_mount_is_asked_once() {
     let (mounts, (file, kernel_stat)) = (Attachments::default(), file());
     assert!(mounts.known(&kernel_stat).is_none());
-    assert!(matches!(mounts.find(&kernel_stat, file.as_fd()), Found::Foreign));
-    assert!(matches!(mounts.known(&kernel_stat), Some(Found::Foreign)));
-    assert!(matches!(mounts.find(&KernelStat { ino: 1, ..kernel_stat }, file.as_fd()), Found::Foreign));
+    assert!(matches!(mounts.find(&kernel_stat, file.as_fd()), MountAnswer::Foreign));
+    assert!(matches!(mounts.known(&kernel_stat), Some(MountAnswer::Foreign)));
+    assert!(matches!(mounts.find(&KernelStat { ino: 1, ..kernel_stat }, file.as_fd()), MountAnswer::Foreign));
     assert_eq!(mounts.entries().count(), 1, "another file of the same mount");
     assert!(mounts.known(&KernelStat { mount: kernel_stat.mount + 1, ..kernel_stat }).is_none());
     assert!(mounts.known(&KernelStat { dev: kernel_stat.dev + 1, ..kernel_stat }).is_none());
     let later = KernelStat { mount: kernel_stat.mount + 1, ..kernel_stat };
-    assert!(matches!(mounts.find(&later, file.as_fd()), Found::Foreign));
+    assert!(matches!(mounts.find(&later, file.as_fd()), MountAnswer::Foreign));
     assert_eq!(mounts.entries().count(), 2);
-    assert!(!mounts.any() && mounts.refusals().next().is_none());
+    assert!(!mounts.any_engine_mapped() && mounts.refusals().next().is_none());
 }
 
 #[test]
 fn an_engine_that_is_let_go_of_is_found_no_more() {
     let ((file, kernel_stat), ours) = (file(), engine());
-    let mounts = one(&kernel_stat, Found::Ours(ours), 0);
-    assert!(mounts.any());
-    assert!(matches!(mounts.known(&kernel_stat), Some(Found::Ours(at)) if std::ptr::eq(at, ours)));
-    assert!(matches!(mounts.find(&kernel_stat, file.as_fd()), Found::Ours(_)));
+    let mounts = one(&kernel_stat, MountAnswer::Ours(ours), 0);
+    assert!(mounts.any_engine_mapped());
+    assert!(matches!(mounts.known(&kernel_stat), Some(MountAnswer::Ours(at)) if std::ptr::eq(at, ours)));
+    assert!(matches!(mounts.find(&kernel_stat, file.as_fd()), MountAnswer::Ours(_)));
     for _ in 0..2 {
         // SAFETY: no file of the engine was made.
         unsafe { mounts.let_go() };
-        assert!(!mounts.any());
+        assert!(!mounts.any_engine_mapped());
     }
-    assert!(matches!(mounts.known(&kernel_stat), Some(Found::Refused(GAVE_UP_RIGHTS))));
-    assert_eq!(mounts.refusals().collect::<Vec<_>>(), [GAVE_UP_RIGHTS]);
+    assert!(matches!(mounts.known(&kernel_stat), Some(MountAnswer::Refused(DETACHED))));
+    assert_eq!(mounts.refusals().collect::<Vec<_>>(), [DETACHED]);
 }
 
 #[test]
 fn a_refusal_is_asked_again_once_its_time_has_come() {
     let (file, kernel_stat) = file();
-    let mounts = one(&kernel_stat, Found::Refused("no"), now_ms() + 60_000);
-    assert!(matches!(mounts.known(&kernel_stat), Some(Found::Refused("no"))));
+    let mounts = one(&kernel_stat, MountAnswer::Refused("no"), now_ms() + 60_000);
+    assert!(matches!(mounts.known(&kernel_stat), Some(MountAnswer::Refused("no"))));
     let again = |mounts: &Attachments| mounts.entry(&kernel_stat).unwrap().again_ms.load(Ordering::SeqCst);
     let (before, now) = (again(&mounts), now_ms());
-    assert!(matches!(mounts.find(&kernel_stat, file.as_fd()), Found::Refused("no")));
+    assert!(matches!(mounts.find(&kernel_stat, file.as_fd()), MountAnswer::Refused("no")));
     assert!(matches!(
         mounts.entry(&kernel_stat).unwrap().ask_again(&kernel_stat, file.as_fd()),
-        Found::Refused("no")
+        MountAnswer::Refused("no")
     ));
     assert_eq!(again(&mounts), before, "nobody was asked");
-    let mounts = one(&kernel_stat, Found::Refused("no"), now);
+    let mounts = one(&kernel_stat, MountAnswer::Refused("no"), now);
     assert!(mounts.known(&kernel_stat).is_none(), "it is due");
-    assert!(matches!(mounts.find(&kernel_stat, file.as_fd()), Found::Refused("no")));
+    assert!(matches!(mounts.find(&kernel_stat, file.as_fd()), MountAnswer::Refused("no")));
     let next = again(&mounts);
     assert!((now + 1000..now + 30_000).contains(&next), "not before a second has passed");
     assert_eq!(mounts.refusals().collect::<Vec<_>>(), ["no"]);
-    let mounts = one(&kernel_stat, Found::Refused("no"), now);
+    let mounts = one(&kernel_stat, MountAnswer::Refused("no"), now);
     mounts
         .entry(&kernel_stat)
         .unwrap()
-        .later
+        .attached_later
         .store(std::ptr::from_ref(engine()).cast_mut(), Ordering::SeqCst);
-    assert!(matches!(mounts.known(&kernel_stat), Some(Found::Ours(_))), "it was asked again, and is ours");
+    assert!(
+        matches!(mounts.known(&kernel_stat), Some(MountAnswer::Ours(_))),
+        "it was asked again, and is ours"
+    );
 }
 
 #[test]
 fn a_refusal_that_took_long_is_asked_for_seldom() {
     let now = now_ms();
-    let (soon, late) = (after(now) - now, after(now - 1000) - now);
+    let (soon, late) = (ask_again_at(now) - now, ask_again_at(now - 1000) - now);
     assert!((1000..1500).contains(&soon), "{soon} ms");
     assert!((20_000..30_000).contains(&late), "{late} ms");
     let began = std::time::Instant::now();

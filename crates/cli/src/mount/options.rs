@@ -64,7 +64,7 @@ const WITHOUT_EFFECT: [&str; 19] = [
 
 const NO_SUCH: &str = "no such option; there are ro, rw, remount, noatime, allow_other, no_allow_other, uid=USER, gid=GROUP, exec, noexec, \
                        suid, nosuid, dev, nodev, sync, async, dirsync, log=FILE, variant=V, durability=process|power, \
-                       lock-mode=paper|default, segment=SIZE, discard, nodiscard, \
+                       lock-mode=paper|fair, segment=SIZE, discard, nodiscard, \
                        nvm=FILE, nvm-size=SIZE, discard-nvm, force-nvm, \
                        no_attach, attach-group=GROUP, patience=SECONDS, wait=SECONDS, metrics=PORT|PATH, \
                        metrics-group=GROUP, and what fstab(5) has for everyone";

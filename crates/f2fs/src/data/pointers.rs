@@ -429,7 +429,7 @@ impl Change<'_> {
         let mut page = from;
         while page < to {
             let inode = self.inode(nid)?;
-            let hole = self.hole(&inode, page)?;
+            let hole = self.hole_pages_from(&inode, page)?;
             if hole > 0 {
                 page = PageNo(page.0.saturating_add(hole));
                 continue;

@@ -9,7 +9,7 @@ use heddle_vfs::{Error, Result, SeekTarget};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
 /// A longer run of blocks is not cached.
-const KEPT_BYTES_MAX: usize = 64 << 10;
+const CACHED_RUN_BYTES_MAX: usize = 64 << 10;
 
 impl Media {
     /// Reads at `offset`. A read is short only at the end of the file.
@@ -33,7 +33,7 @@ impl Media {
             let (page, skip) = (PageNo(offset / PAGE), offset % PAGE);
             let in_page = ((PAGE - skip) as usize).min(buf.len());
             let copy = |block: &Block| buf[..in_page].copy_from_slice(&block[skip as usize..][..in_page]);
-            let len = match self.pages.look(inode.nid, page, copy) {
+            let len = match self.pages.with_page_in_memory(inode.nid, page, copy) {
                 Some(()) => in_page,
                 None => self.read_run(inode, page, skip, buf)?,
             };
@@ -46,21 +46,23 @@ impl Media {
     /// Reads the run that begins at `page`, blocks or zeros, up to the next page that is dirty in memory. Returns
     /// the number of bytes.
     fn read_run(&self, inode: &Inode, page: PageNo, skip: u64, buf: &mut [u8]) -> Result<usize> {
-        let run = self.run(inode, page)?;
-        let changed = self.pages.next_of(inode.nid, page).map_or(u64::MAX, |next| next.0 - page.0);
+        let run = self.run_of_blocks(inode, page)?;
+        let changed = self.pages.next_dirty(inode.nid, page).map_or(u64::MAX, |next| next.0 - page.0);
         let bytes = run.pages.min(changed).saturating_mul(PAGE).saturating_sub(skip);
         let len = bytes.min(buf.len() as u64) as usize;
         match run.addr.is_block() {
             false => buf[..len].fill(0),
             // A long read is rarely repeated soon.
-            true if len > KEPT_BYTES_MAX => self.device.read(run.addr, skip as usize, &mut buf[..len])?,
+            true if len > CACHED_RUN_BYTES_MAX => {
+                self.device.read(run.addr, skip as usize, &mut buf[..len])?
+            }
             true => {
                 let skip = skip as usize;
                 let mut bytes = vec![0; (skip + len).next_multiple_of(BLOCK_BYTES)];
                 self.device.read(run.addr, 0, &mut bytes)?;
                 buf[..len].copy_from_slice(&bytes[skip..skip + len]);
                 for (n, block) in bytes.as_chunks::<BLOCK_BYTES>().0.iter().enumerate() {
-                    self.pages.keep(inode.nid, PageNo(page.0 + n as u64), Box::new(*block));
+                    self.pages.cache(inode.nid, PageNo(page.0 + n as u64), Box::new(*block));
                 }
             }
         }
@@ -79,13 +81,15 @@ impl Media {
         let mut at = offset;
         while at < size {
             let page = PageNo(at / PAGE);
-            let changed = self.pages.next_of(inode.nid, page);
+            let changed = self.pages.next_dirty(inode.nid, page);
             let (is_data, pages) = match changed {
                 // A dirty page counts as data: it has a block, or has one reserved.
                 Some(next) if next == page => (true, 1),
                 _ => {
-                    let is_reserved = breaks(Breach::ReservedIsData) && self.hole(inode, page)? == 0;
-                    let (is_data, pages) = if is_reserved { (true, 1) } else { self.stretch(inode, page)? };
+                    let is_reserved =
+                        breaks(Breach::ReservedIsData) && self.hole_pages_from(inode, page)? == 0;
+                    let (is_data, pages) =
+                        if is_reserved { (true, 1) } else { self.run_of_data_or_hole(inode, page)? };
                     (is_data, pages.min(changed.map_or(u64::MAX, |next| next.0 - page.0)))
                 }
             };

@@ -63,7 +63,7 @@ impl Media {
             return Ok(false);
         }
         for page in offset / PAGE..=(end - 1) / PAGE {
-            if self.hole(inode, PageNo(page))? > 0 {
+            if self.hole_pages_from(inode, PageNo(page))? > 0 {
                 return Ok(false);
             }
         }
@@ -136,7 +136,8 @@ impl Media {
                 Ok(self.need_to_write(inode, offset, end)? + nodes(pages.end - pages.start))
             }
             RangeOp::Punch => {
-                let hole = if inode.has_pointers() { self.hole(inode, PageNo(pages.start))? } else { 0 };
+                let hole =
+                    if inode.has_pointers() { self.hole_pages_from(inode, PageNo(pages.start))? } else { 0 };
                 let changed = pages.end.saturating_sub(pages.start.saturating_add(hole));
                 inode.has_room_to(pages.end)?;
                 self.check_nodes(inode, pages)?;
@@ -175,13 +176,13 @@ impl Media {
             moved = 1;
         }
         while at < end && inode.has_pointers() {
-            let hole = self.hole(inode, PageNo(at))?;
+            let hole = self.hole_pages_from(inode, PageNo(at))?;
             if hole > 0 {
                 at = at.saturating_add(hole);
                 continue;
             }
             let target = at - from + to;
-            let pages = self.run(inode, PageNo(at))?.pages.min(end - at);
+            let pages = self.run_of_blocks(inode, PageNo(at))?.pages.min(end - at);
             self.add_lacking(inode, target..target + pages, &mut lacking)?;
             (at, moved) = (at + pages, moved + pages);
         }
@@ -199,7 +200,7 @@ impl Media {
             // Holes cost no write.
             RangeOp::Punch => {
                 let first = PageNo(offset.div_ceil(PAGE));
-                let hole = if inode.has_pointers() { self.hole(inode, first)? } else { 0 };
+                let hole = if inode.has_pointers() { self.hole_pages_from(inode, first)? } else { 0 };
                 end.min(whole(hole.saturating_mul(PAGE).saturating_add(PIECE_BYTES)))
             }
         })
@@ -284,10 +285,10 @@ impl Change<'_> {
     /// Zeroes bytes within a page, unless the page is a hole.
     fn clear_bytes(&self, nid: Nid, from: u64, to: u64) -> Result<()> {
         let (inode, page) = (self.inode(nid)?, PageNo(from / PAGE));
-        if from >= to || !inode.has_pointers() || self.hole(&inode, page)? > 0 {
+        if from >= to || !inode.has_pointers() || self.hole_pages_from(&inode, page)? > 0 {
             return Ok(());
         }
-        let only_reserved = self.run(&inode, page)?.addr == BlockAddr::NEW;
+        let only_reserved = self.run_of_blocks(&inode, page)?.addr == BlockAddr::NEW;
         if only_reserved && self.pages.with(nid, page, |_| ()).is_none() {
             return Ok(());
         }
@@ -318,7 +319,7 @@ impl Change<'_> {
         let (mut page, end) = (from, inode.size_bytes.div_ceil(PAGE));
         let mut found: Vec<Range<u64>> = Vec::new();
         while page < end {
-            let hole = self.hole(&inode, PageNo(page))?;
+            let hole = self.hole_pages_from(&inode, PageNo(page))?;
             page = page.saturating_add(hole);
             if hole > 0 {
                 continue;
@@ -336,11 +337,11 @@ impl Change<'_> {
     /// the pointer that leads to a block.
     fn move_page(&self, nid: Nid, from: PageNo, to: PageNo) -> Result<()> {
         let inode = self.inode(nid)?;
-        if self.hole(&inode, from)? > 0 {
+        if self.hole_pages_from(&inode, from)? > 0 {
             return Ok(());
         }
-        let only_reserved =
-            self.run(&inode, from)?.addr == BlockAddr::NEW && self.pages.with(nid, from, |_| ()).is_none();
+        let only_reserved = self.run_of_blocks(&inode, from)?.addr == BlockAddr::NEW
+            && self.pages.with(nid, from, |_| ()).is_none();
         let block = self.page(&inode, from)?;
         self.reserve(nid, to)?;
         if let Some(block) = block.filter(|_| !only_reserved) {

@@ -59,8 +59,8 @@ impl Pages {
         Some(look(&block))
     }
 
-    /// The first changed page from this one on.
-    pub(crate) fn next_of(&self, nid: Nid, from: PageNo) -> Option<PageNo> {
+    /// The first dirty page from this one on.
+    pub(crate) fn next_dirty(&self, nid: Nid, from: PageNo) -> Option<PageNo> {
         self.shard(nid).get(&nid)?.range(from..).next().map(|(page, _)| *page)
     }
 
@@ -82,13 +82,18 @@ impl Pages {
         }
     }
 
-    /// Calls `look` with a changed or a cached page.
-    pub(crate) fn look<R>(&self, nid: Nid, page: PageNo, mut look: impl FnMut(&Block) -> R) -> Option<R> {
+    /// Calls `look` with a page that is in memory, dirty or cached.
+    pub(crate) fn with_page_in_memory<R>(
+        &self,
+        nid: Nid,
+        page: PageNo,
+        mut look: impl FnMut(&Block) -> R,
+    ) -> Option<R> {
         self.with(nid, page, &mut look).or_else(|| self.kept.with(nid, page, look))
     }
 
     /// Caches a page that was read from the device. The caller holds its inode, or the page.
-    pub(crate) fn keep(&self, nid: Nid, page: PageNo, block: Box<Block>) {
+    pub(crate) fn cache(&self, nid: Nid, page: PageNo, block: Box<Block>) {
         self.kept.keep(nid, page, block);
     }
 

@@ -253,8 +253,8 @@ impl Change<'_> {
         for (n, pointer) in pointers.iter().enumerate() {
             let (page, said) = (PageNo(first.0.saturating_add(n as u64)), BlockAddr(pointer.get()));
             let inode = self.inode(ino)?;
-            let is_hole = self.hole(&inode, page)? > 0;
-            let now = if is_hole { BlockAddr::NULL } else { self.run(&inode, page)?.addr };
+            let is_hole = self.hole_pages_from(&inode, page)? > 0;
+            let now = if is_hole { BlockAddr::NULL } else { self.run_of_blocks(&inode, page)?.addr };
             if now == said {
                 continue;
             }

@@ -77,7 +77,7 @@ impl Media {
         let too_many = || Error::Corrupt("files lead to more blocks than there are".into());
         let (mut page, mut behind) = (inode.has_pointers().then_some(0_u64), BlockAddr::NULL);
         while let Some(at) = page.filter(|_| inode.is_compressed()) {
-            let (is_block, pages) = self.stretch(inode, PageNo(at))?;
+            let (is_block, pages) = self.run_of_data_or_hole(inode, PageNo(at))?;
             if is_block {
                 owners.count(pages).ok_or_else(too_many)?;
                 found.blocks += pages;
@@ -86,7 +86,7 @@ impl Media {
             page = at.checked_add(pages);
         }
         while let Some(at) = page {
-            let run = self.run(inode, PageNo(at))?;
+            let run = self.run_of_blocks(inode, PageNo(at))?;
             if run.addr.is_block() {
                 owners.count(run.pages).ok_or_else(too_many)?;
                 owners.claim(run.addr, run.pages, claims);

@@ -15,7 +15,7 @@ use heddle_nvmfs::format::extent_list;
 use heddle_nvmfs::format::inode::{FoundInode, InodeBase};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS, slot_pos};
 use heddle_nvmfs::format::pointer;
-use heddle_nvmfs::format::record::{Found, Record, Txn, parse};
+use heddle_nvmfs::format::record::{FoundRecord, Record, Txn, parse};
 use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
 use heddle_nvmfs::ids::{BlockNo, InodeId};
 use heddle_pmem::{Pos, Region};
@@ -261,7 +261,8 @@ fn forge_page(region: &Region, sites: &Sites, at: BlockNo, wish: &Wish) -> Optio
     let mut slot = 1;
     while slot <= SLOTS && wish.number & 1 == 1 {
         let line_at = |slot: u32| if slot <= SLOTS { region.line(slot_pos(at, slot)) } else { [0; 8] };
-        let Found::Whole { record, slots, txn, mark } = parse(seeds[0], old.owner, slot, line_at) else {
+        let FoundRecord::Whole { record, slots, txn, mark } = parse(seeds[0], old.owner, slot, line_at)
+        else {
             break;
         };
         let mut draft = record.draft(new.owner, 1);
@@ -283,7 +284,7 @@ fn forge_record(
 ) -> Option<()> {
     let seed = PageHeader::decode(sites.seed, &region.line(at.pos()))?.record_seed(sites.seed);
     let line_at = |slot: u32| if slot <= SLOTS { region.line(slot_pos(at, slot)) } else { [0; 8] };
-    let Found::Whole { record, txn, .. } = parse(seed, home, slot, line_at) else { return None };
+    let FoundRecord::Whole { record, txn, .. } = parse(seed, home, slot, line_at) else { return None };
     let record = forged_record(sites, record, wish);
     let txn = match wish.field % 16 {
         14 => Txn { first: wish.number % 64, ..txn },

@@ -8,7 +8,7 @@ use heddle_nvmfs::format::inode::{
 use heddle_nvmfs::format::layout::{Layout, inode_pos};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
 use heddle_nvmfs::format::pointer::{self, PointerLocation, Target};
-use heddle_nvmfs::format::record::{Blocks, Found, Record, parse};
+use heddle_nvmfs::format::record::{Blocks, FoundRecord, Record, parse};
 use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
 use heddle_nvmfs::ids::{BlockNo, InodeId};
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
@@ -106,16 +106,16 @@ impl Sites {
                 let line_at =
                     |slot: u32| if slot <= SLOTS { region.line(slot_pos(block, slot)) } else { [0; 8] };
                 match parse(seed, owner, slot, line_at) {
-                    Found::Whole { record, slots, .. } => {
+                    FoundRecord::Whole { record, slots, .. } => {
                         self.all.push(Site::Record(block, slot, owner));
                         self.add_named(region, owner, &record);
                         slot += slots;
                     }
-                    Found::Blank => {
+                    FoundRecord::Blank => {
                         self.all.push(Site::Blank(block, slot, owner));
                         break;
                     }
-                    Found::Torn | Found::Damaged => slot += 1,
+                    FoundRecord::Torn | FoundRecord::Damaged => slot += 1,
                 }
             }
             next = match pointer::decode(

@@ -10,9 +10,9 @@ use heddle_nvmfs::format::extent_list;
 use heddle_nvmfs::format::inode::{FoundInode, InodeBase};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS};
 use heddle_nvmfs::format::pointer::{self, PointerLocation, Target as To};
-use heddle_nvmfs::format::record::{Found, Record, is_later_line, parse, write_in};
+use heddle_nvmfs::format::record::{FoundRecord, Record, decode_plain_write, is_later_line, parse};
 use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
-use heddle_nvmfs::format::word::{Line, MARK};
+use heddle_nvmfs::format::word::{Line, WRITTEN};
 use heddle_nvmfs::ids::{BlockNo, InodeId};
 use heddle_vfs::acl::Acl;
 use heddle_vfs::{Ino, Name, XattrName};
@@ -71,7 +71,7 @@ impl Target for Decoders {
                 }
                 None => 2,
             },
-            5 => match InodeBase::decode(SEED, Ino(word(1) & (MARK - 1)), &line(&words, 0)) {
+            5 => match InodeBase::decode(SEED, Ino(word(1) & (WRITTEN - 1)), &line(&words, 0)) {
                 FoundInode::Whole(base) => {
                     let again = InodeBase::decode(SEED, base.id.ino, &base.encode(SEED));
                     same(again == FoundInode::Whole(base), "an inode")?
@@ -110,8 +110,16 @@ fn line(words: &[u64], n: usize) -> Line {
 
 /// A record's first line, without a checksum.
 fn forged_line(head: u64) -> Vec<u8> {
-    let words =
-        [MARK | head, MARK | 3, MARK | 1 << 40 | 9, MARK | 4, MARK | 1 << 6 | 1, MARK | 1, MARK | 1, MARK];
+    let words = [
+        WRITTEN | head,
+        WRITTEN | 3,
+        WRITTEN | 1 << 40 | 9,
+        WRITTEN | 4,
+        WRITTEN | 1 << 6 | 1,
+        WRITTEN | 1,
+        WRITTEN | 1,
+        WRITTEN,
+    ];
     std::iter::once(3).chain(words.iter().flat_map(|word| word.to_le_bytes())).collect()
 }
 
@@ -122,21 +130,21 @@ fn record(words: &[u64]) -> Result<u64, String> {
         parse(SEED, HOME, 1, |slot| lines.get(slot as usize - 1).copied().unwrap_or_default())
     };
     let mut found = whole(&lines);
-    if found == Found::Damaged {
+    if found == FoundRecord::Damaged {
         // The checksum is over the rest of the line: try what a forger would.
         lines[0][0] = lines[0][0] >> 32 << 32 | u64::from(sum_of(&lines[0]));
         found = whole(&lines);
     }
-    let later =
-        u64::from(is_later_line(SEED, 2, &lines[1])) << 1 | u64::from(write_in(SEED, 1, &lines[0]).is_some());
-    let Found::Whole { record, slots, txn, .. } = found else { return Ok(later << 4) };
+    let later = u64::from(is_later_line(SEED, 2, &lines[1])) << 1
+        | u64::from(decode_plain_write(SEED, 1, &lines[0]).is_some());
+    let FoundRecord::Whole { record, slots, txn, .. } = found else { return Ok(later << 4) };
     if slots > SLOTS {
         return Err(format!("a record of {slots} slots"));
     }
     let mut draft = record.draft(HOME, 1);
     let written = draft.seal(SEED, 1, txn, true).to_vec();
     match whole(&written) {
-        Found::Whole { record: again, .. } if again == record => Ok(later << 8 | kind(&record) << 4),
+        FoundRecord::Whole { record: again, .. } if again == record => Ok(later << 8 | kind(&record) << 4),
         other => Err(format!("a record: {record:?}, written, reads as {other:?}")),
     }
 }
@@ -154,6 +162,6 @@ fn kind(record: &Record) -> u64 {
 
 /// The checksum of a first line in slot 1, as `format::record` says.
 fn sum_of(line: &Line) -> u32 {
-    let head = line[0] >> 32 << 32 | MARK;
+    let head = line[0] >> 32 << 32 | WRITTEN;
     heddle_nvmfs::format::word::crc(SEED, &[1, head, line[1], line[2], line[3], line[4], line[5], line[6]])
 }

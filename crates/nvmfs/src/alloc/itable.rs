@@ -11,8 +11,8 @@
 //!             I4  no generation is used twice in the life of an image, even if chunks are freed: it consists of mount, lane and
 //!                 serial, and no part of it is stored in a chunk.
 //! Crash order C1  a chunk's pointer is zero, durably, before its block is free. A crash before that leaves an empty chunk, a crash
-//!                 after it leaves none; in between no lane has the block. `Chunk::block` is 0 only when the pointer is zero durably: so
-//!                 the zero can never overwrite a pointer to the next chunk of this number.
+//!                 after it leaves none; in between no lane has the block. `ChunkEntry::block` is 0 only when the pointer is zero durably:
+//!                 so the zero can never overwrite a pointer to the next chunk of this number.
 //! Source      per-CPU inode tables: NOVA (SRL paper I); allocating chunks on demand and handing them out are ours.
 
 use crate::alloc::{Purpose, return_unused, take_block, take_blocks};
@@ -37,7 +37,7 @@ const SEARCH_CHUNKS: u64 = 256;
 
 /// Number of chunks made at once, if space is not scarce.
 const CHUNKS_AT_ONCE: usize = 4;
-/// In `Chunk::block`: the chunk is being made.
+/// In `ChunkEntry::block`: the chunk is being made.
 const MAKING: u64 = u64::MAX;
 
 /// Takes a free slot. Returns its number, and a generation that no inode had before.
@@ -150,7 +150,11 @@ fn make_chunks(core: &Core, guard: &mut LaneGuard<'_>) -> Result<()> {
 fn make_chunks_of(core: &Core, guard: &mut LaneGuard<'_>, extents: &[Extent]) -> Result<()> {
     let blocks = || extents.iter().flat_map(|e| (0..e.count).map(|n| e.block.plus(n)));
     for block in blocks() {
-        watch::name(core.region.base_address() + block.pos().0 as usize, BLOCK_BYTES, "inode slots on media");
+        watch::report_use(
+            core.region.base_address() + block.pos().0 as usize,
+            BLOCK_BYTES,
+            "inode slots on media",
+        );
         if !planted(Bug::ChunkNotZeroed) {
             core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
         }

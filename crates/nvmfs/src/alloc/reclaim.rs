@@ -19,8 +19,8 @@ use crate::state::lease::{LANE_BITS, LaneGuard, is_void, reclaimer_lane};
 use heddle_arena::sync::barrier_everywhere;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
-/// The result of looking for free space in other lanes.
-pub enum Found {
+/// What was reclaimed from other lanes.
+pub enum Reclaimed {
     /// Some was found, and is in the shared maps now.
     Some,
     /// There is some, in lanes that are inside a call or that another reclaimer empties: the caller can wait for
@@ -31,13 +31,13 @@ pub enum Found {
 }
 
 /// Returns the resources of idle lanes to the shared pools: blocks to the free map, slots to the chunks.
-pub fn reclaim(core: &Core, guard: &mut LaneGuard<'_>) -> Found {
+pub fn reclaim(core: &Core, guard: &mut LaneGuard<'_>) -> Reclaimed {
     // Models of other parts do without it.
-    if cfg!(any(loom, shuttle)) { Found::Nothing } else { reclaim_from_lanes(core, guard) }
+    if cfg!(any(loom, shuttle)) { Reclaimed::Nothing } else { reclaim_from_lanes(core, guard) }
 }
 
 /// Implements [`reclaim`].
-pub fn reclaim_from_lanes(core: &Core, guard: &mut LaneGuard<'_>) -> Found {
+pub fn reclaim_from_lanes(core: &Core, guard: &mut LaneGuard<'_>) -> Reclaimed {
     guard.own.reclaims = guard.own.reclaims.wrapping_add(1);
     let me = guard.own.reclaims << LANE_BITS | u64::from(guard.id);
     let used = (core.root().lanes_used.load(SeqCst) as u16).min(LANES);
@@ -50,7 +50,7 @@ pub fn reclaim_from_lanes(core: &Core, guard: &mut LaneGuard<'_>) -> Found {
         .map(|lane| to_wait_for(*lane, core.lane(*lane).intent.reclaimer.load(SeqCst)))
         .collect();
     if announced.is_empty() {
-        return if busy.is_empty() { Found::Nothing } else { Found::Busy(busy) };
+        return if busy.is_empty() { Reclaimed::Nothing } else { Reclaimed::Busy(busy) };
     }
     barrier_everywhere();
     // PERSIST: D15: before the barrier above, the owners published the changes that freed these blocks, and
@@ -70,9 +70,9 @@ pub fn reclaim_from_lanes(core: &Core, guard: &mut LaneGuard<'_>) -> Found {
         lane.intent.reclaimer.store(0, Release);
     }
     match any {
-        true => Found::Some,
-        false if busy.is_empty() => Found::Nothing,
-        false => Found::Busy(busy),
+        true => Reclaimed::Some,
+        false if busy.is_empty() => Reclaimed::Nothing,
+        false => Reclaimed::Busy(busy),
     }
 }
 

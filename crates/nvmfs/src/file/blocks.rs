@@ -3,7 +3,7 @@
 use crate::file::shift;
 use crate::format::extent_list;
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
-use crate::format::record::{Blocks, Found, Record, parse};
+use crate::format::record::{Blocks, FoundRecord, Record, parse};
 use crate::ids::{Extent, PageNo, add_extent};
 use crate::log::chain;
 use crate::state::core::Core;
@@ -52,7 +52,7 @@ pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
             if let Some(header) = PageHeader::decode(core.seed, &core.region.line(page.pos())) {
                 let seed = header.record_seed(core.seed);
                 for slot in 1..=SLOTS {
-                    if let Found::Whole { record, .. } =
+                    if let FoundRecord::Whole { record, .. } =
                         parse(seed, inode.id(), slot, |s| core.region.line(slot_pos(page, s)))
                     {
                         out.extend(list_of(core, inode, &record).unwrap_or_default());

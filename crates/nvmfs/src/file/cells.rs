@@ -139,7 +139,7 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
 /// holder.
 pub fn wait_unlocked(core: &Core, cell: &Cell, held: LockVersion, since: Instant) {
     let key = core.arena.offset_of(cell).raw();
-    if core.arena.parking().wait(key, || cell.still(held), wait::look()) == Waited::TimedOut {
+    if core.arena.parking().wait(key, || cell.still(held), wait::check_every()) == Waited::TimedOut {
         wait::held_up(core, held.lane(), since.elapsed());
     }
 }

@@ -12,14 +12,14 @@
 //!                 So does a call that finds no space. A reader that is stopped meanwhile is a holder under the mount's patience.
 //! Orderings   O1  nodes are linked with Release and taken with SeqCst, before the pins are loaded.
 
-use crate::alloc::reclaim::{Found, reclaim};
+use crate::alloc::reclaim::{Reclaimed, reclaim};
 use crate::alloc::{free_later, itable};
 use crate::ids::{BlockNo, Extent, LANES};
 use crate::state::core::Core;
 use crate::state::inode::{InodeRef, Phase};
 use crate::state::lane::Pinning;
 use crate::state::lease::LaneGuard;
-use crate::state::wait::{self, LOOK};
+use crate::state::wait::{self, CHECK_EVERY};
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::yield_now;
 use heddle_arena::{Ptr, Shared};
@@ -169,10 +169,10 @@ fn again<T>(
     let mut given = itable::give_chunks_back(core, guard.own);
     loop {
         let hope = match found {
-            Found::Some => true,
+            Reclaimed::Some => true,
             _ if std::mem::take(&mut given) => true,
-            Found::Busy(lanes) => wait.for_busy(core, lanes) || wait.come_back(core, guard),
-            Found::Nothing => wait.come_back(core, guard),
+            Reclaimed::Busy(lanes) => wait.for_busy(core, lanes) || wait.come_back(core, guard),
+            Reclaimed::Nothing => wait.come_back(core, guard),
         };
         let done = attempt(guard);
         // One more attempt even if nothing can come back: space may just have come back.
@@ -199,14 +199,14 @@ impl Wait {
         let waited = self.since.elapsed();
         let now = lanes.into_iter().map(|lane| (lane, core.lane(lane).counts.totals().0.calls()));
         let mut now: Vec<(u16, u64)> = now.collect();
-        if waited > LOOK {
+        if waited > CHECK_EVERY {
             now.retain(|lane| self.busy.contains(lane));
         }
         self.busy = now;
         if waited > longest(core, !self.busy.is_empty()) {
             return false;
         }
-        for (lane, _) in self.busy.iter().filter(|_| waited > LOOK) {
+        for (lane, _) in self.busy.iter().filter(|_| waited > CHECK_EVERY) {
             wait::held_up(core, *lane, waited);
         }
         pause(waited);
@@ -233,7 +233,7 @@ impl Wait {
             return false;
         }
         for (lane, pin) in &pins {
-            if waited > LOOK && wait::look().is_some() {
+            if waited > CHECK_EVERY && wait::check_every().is_some() {
                 wait::held_up(core, *lane, waited);
             }
             if let Some(inode) = pin.ino().and_then(|ino| core.slot(Ino(ino))) {
@@ -259,7 +259,7 @@ fn longest(core: &Core, stands: bool) -> Duration {
 }
 
 fn pause(waited: Duration) {
-    if waited > LONGEST { std::thread::sleep(LOOK) } else { yield_now() }
+    if waited > LONGEST { std::thread::sleep(CHECK_EVERY) } else { yield_now() }
 }
 
 /// Pins of other lanes on inodes where blocks wait.

@@ -32,7 +32,7 @@ pub fn write(
 ) -> Result<usize> {
     let end = offset.checked_add(data.len() as u64).ok_or(Error::FileTooBig)?;
     let (first, last) = (PageNo::of(offset), PageNo::after(end));
-    if breaks(Breach::NoPieces) || last.0 - first.0 < 2 || holes(core, inode, first, last) > 0 {
+    if breaks(Breach::NotPageByPage) || last.0 - first.0 < 2 || holes(core, inode, first, last) > 0 {
         return Err(Error::NoSpace);
     }
     let mut done = 0;

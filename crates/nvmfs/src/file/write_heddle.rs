@@ -12,7 +12,7 @@ use crate::alloc::{Purpose, free_later, return_unused, settle_limbo};
 use crate::file::cells::{lock_one, lock_pages};
 use crate::file::deferred::free_replaced;
 use crate::file::new_blocks::{self, List, Span, WRITE_SLOTS_MAX, WriteRecords};
-use crate::format::record::{WriteLine, write_line};
+use crate::format::record::{PlainWrite, encode_plain_write};
 use crate::ids::{Extent, PageNo, Version, block_at};
 use crate::log::{chain, commit};
 use crate::planted::{Breach, Bug, breaks, breaks_at_times, fence_unless, planted, wait_unless};
@@ -111,7 +111,7 @@ fn write_page(
         core.region.nt_write(old.pos(), data);
     }
     let mtime = inode.volatile.write_time();
-    let saying = |version: Version| WriteLine {
+    let saying = |version: Version| PlainWrite {
         page,
         pages: 1,
         end_in_last_page: BLOCK_BYTES as u32,
@@ -119,7 +119,7 @@ fn write_page(
         change_count: inode.volatile.change_count(),
     };
     let guess = saying(cell.lock_version().version().max(inode.volatile.floor()).next());
-    let mut line = write_line(next.seed, next.slot, guard.id, &guess, block, mtime);
+    let mut line = encode_plain_write(next.seed, next.slot, guard.id, &guess, block, mtime);
     // PERSIST: data before the record that names it; also D15 for what the last operation freed.
     wait_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
@@ -135,7 +135,7 @@ fn write_page(
     let version = locked.version.max(inode.volatile.floor()).next();
     let truth = saying(version);
     if truth != guess {
-        line = write_line(next.seed, next.slot, guard.id, &truth, block, mtime);
+        line = encode_plain_write(next.seed, next.slot, guard.id, &truth, block, mtime);
     }
     next.append_unfenced(core, guard.lane, inode, &line);
     step(Step::Stored);

@@ -2,9 +2,9 @@
 //!
 //! | word | content | guards against |
 //! |------|---------|----------------|
-//! | 0 | crc:32 · words:10, payload of a marked word; the checksum covers kind, place, owner and all words that follow | a damaged block, one of another kind, inode or place |
+//! | 0 | crc:32 · words:10, payload of a word; the checksum covers kind, place, owner and all words that follow | a damaged block, one of another kind, inode or place |
 //! | 1 | pointer to the next block (see `pointer`) | |
-//! | 2… | words, without marks | |
+//! | 2… | plain words, of 64 bits | |
 //!
 //! | kind | words |
 //! |------|-------|

@@ -2,9 +2,9 @@
 //!
 //! | word | content | guards against |
 //! |------|---------|----------------|
-//! | 0 | crc:32 · extents:10, payload of a marked word; the checksum covers words 1 to the last extent | a torn list |
+//! | 0 | crc:32 · extents:10, payload of a word; the checksum covers words 1 to the last extent | a torn list |
 //! | 1 | pointer to the next block of the list (see `pointer`) | |
-//! | 2… | block:40 · count:22, payload of a marked word | |
+//! | 2… | block:40 · count:22, payload of a word | |
 
 use super::fields::list as f;
 use super::pointer::{self, PointerLocation, Target};

@@ -18,7 +18,7 @@
 //! heads of chains, word 6 is the block with further heads, word 7 the tail (variant `nova`).
 
 use super::fields::inode as f;
-use super::word::{Line, Shape, crc, marked, payload, shape, time_of, time_payload, word};
+use super::word::{Line, Shape, all_written, crc, payload, shape, time_of, time_payload, word};
 use crate::ids::InodeId;
 use heddle_vfs::{FileKind, Ino, Time};
 
@@ -104,7 +104,7 @@ impl InodeBase {
             return FoundInode::Damaged;
         };
         // No inode has generation 0: in memory that is a slot without an inode.
-        if f::INO.get(line) != ino.0 || f::GENERATION.get(line) == 0 || !marked(line) {
+        if f::INO.get(line) != ino.0 || f::GENERATION.get(line) == 0 || !all_written(line) {
             return FoundInode::Damaged;
         }
         FoundInode::Whole(InodeBase {

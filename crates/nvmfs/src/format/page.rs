@@ -13,7 +13,7 @@
 
 use super::fields::page as f;
 use super::superblock::MOUNTS_MAX;
-use super::word::{Line, Shape, crc, marked, owner_seed, payload, shape, word};
+use super::word::{Line, Shape, all_written, crc, owner_seed, payload, shape, word};
 use crate::ids::{BlockNo, InodeId};
 use crate::planted::{Bug, planted};
 use heddle_pmem::{LINE_BYTES, Pos};
@@ -91,7 +91,7 @@ impl PageHeader {
         let stored = f::CRC.get(line);
         body[0] = word(payload(body[0]) & !f::CRC.mask());
         if shape(&line[..7]) != Shape::Full
-            || !marked(&line[..7])
+            || !all_written(&line[..7])
             || stored != u64::from(crc(volume_seed, &body))
             || f::KIND.get(line) != KIND
             || f::EPOCH.get(line) > MOUNTS_MAX

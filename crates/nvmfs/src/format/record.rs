@@ -8,7 +8,7 @@
 //! | 4 | first slot of the transaction:6 · its slots:6 · of a name: change count of the directory:50 | against half a transaction; tells whether a foreign record still counts |
 //! | 5 | mtime in ns | |
 //! | 6 | change count; of a name: the first further word (see below) | tells which of two sizes came later |
-//! | 7 | the mark: a checksum over the slot, with the same seed | see below |
+//! | 7 | the commit mark: a checksum over the slot, with the same seed | see below |
 //!
 //! | kind | word 1 | word 2 | further words |
 //! |------|--------|--------|---------------|
@@ -26,18 +26,18 @@
 //! All bits outside the fields are zero; otherwise the record is damaged. So it is if its kind has a version and
 //! that is 0.
 //!
-//! Where marks decide (`LogKind::CommitMark`), the mark is the last word to be written; elsewhere it is
+//! Where commit marks decide (`LogKind::CommitMark`), the mark is the last word to be written; elsewhere it is
 //! written with the other words. A transaction lies in one page; it counts only as a whole (docs/protocol.md
 //! D2).
 
 mod parse;
-mod short;
+mod plain_write;
 
-pub use parse::{Found, is_later_line, parse};
-pub use short::{WriteLine, write_in, write_line};
+pub use parse::{FoundRecord, is_later_line, parse};
+pub use plain_write::{PlainWrite, decode_plain_write, encode_plain_write};
 
 use super::fields::{Field, attributes, entry, foreign, later, punch, record as f, remap, write, xattrs};
-use super::word::{Line, MARK, crc, payload, time_payload, word};
+use super::word::{Line, WRITTEN, crc, payload, time_payload, word};
 use crate::ids::{BlockNo, InodeId, PageNo, Version};
 use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES, Time};
 
@@ -237,7 +237,7 @@ impl Record {
 
     /// Encodes it. `home` is the inode whose log it goes to, `lane` the lane that writes it.
     pub fn draft(&self, home: InodeId, lane: u16) -> Draft {
-        let mut draft = Draft { lines: [[MARK; 8]; RECORD_SLOTS_MAX], slots: self.slots_in(home) };
+        let mut draft = Draft { lines: [[WRITTEN; 8]; RECORD_SLOTS_MAX], slots: self.slots_in(home) };
         let (kind, flags) = match *self {
             Record::Write { page, pages, blocks, end_in_last_page, version, mtime, change_count } => {
                 let (block, flags) = match blocks {
@@ -351,9 +351,9 @@ pub fn lane_of(line: &Line) -> u16 {
     f::LANE.get(line) as u16
 }
 
-/// The mark of the record in this slot.
-pub fn mark(seed: u32, slot: u32) -> u64 {
-    word(u64::from(crc(seed, &[u64::from(slot), MARK])))
+/// The commit mark of the record in this slot.
+pub fn commit_mark(seed: u32, slot: u32) -> u64 {
+    word(u64::from(crc(seed, &[u64::from(slot), WRITTEN])))
 }
 
 impl Draft {
@@ -362,13 +362,13 @@ impl Draft {
         self.lines[field.word / 8][field.word % 8] |= word(field.put(value));
     }
 
-    /// Binds it to its slot and transaction, and returns the lines for the media. Without `marked`, the mark
-    /// is left out and stored later.
-    pub fn seal(&mut self, seed: u32, slot: u32, txn: Txn, marked: bool) -> &[Line] {
+    /// Binds it to its slot and transaction, and returns the lines for the media. Without `with_commit_mark`, that
+    /// mark is left out and stored later.
+    pub fn seal(&mut self, seed: u32, slot: u32, txn: Txn, with_commit_mark: bool) -> &[Line] {
         self.set(f::TXN_FIRST, u64::from(txn.first));
         self.set(f::TXN_SLOTS, u64::from(txn.slots));
         self.lines[0][0] |= f::CRC.put(u64::from(checksum(seed, slot, &self.lines[0])));
-        self.lines[0][7] = if marked { mark(seed, slot) } else { 0 };
+        self.lines[0][7] = if with_commit_mark { commit_mark(seed, slot) } else { 0 };
         for i in 1..self.slots {
             let line = &mut self.lines[i as usize];
             line[7] = later_word(seed, slot + i, i, line);

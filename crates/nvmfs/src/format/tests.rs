@@ -2,7 +2,8 @@
 
 use super::page::PageHeader;
 use super::record::{
-    Attributes, Blocks, Found, NameBuf, Record, Txn, WriteLine, parse, write_in, write_line,
+    Attributes, Blocks, FoundRecord, NameBuf, PlainWrite, Record, Txn, decode_plain_write,
+    encode_plain_write, parse,
 };
 use super::word::{Line, crc};
 use super::{blob, extent_list, inode, layout, page, pointer, word};
@@ -75,7 +76,7 @@ fn sealed(record: &Record, slot: u32) -> Vec<Line> {
     draft.seal(SEED, slot, txn, true).to_vec()
 }
 
-fn read(lines: &[Line], slot: u32) -> Found {
+fn read(lines: &[Line], slot: u32) -> FoundRecord {
     parse(SEED, HOME, slot, |s| lines.get((s - slot) as usize).copied().unwrap_or([0; 8]))
 }
 
@@ -86,7 +87,7 @@ fn every_record_is_read_back_as_it_was_written() {
         assert_eq!(lines.len() as u32, record.slots_in(HOME));
         assert!(lines.len() as u32 <= record.slots_max());
         match read(&lines, 5) {
-            Found::Whole { record: back, slots, mark, .. } => {
+            FoundRecord::Whole { record: back, slots, mark, .. } => {
                 assert_eq!(back, record);
                 assert_eq!((slots as usize, mark), (lines.len(), Some(true)));
             }
@@ -98,7 +99,7 @@ fn every_record_is_read_back_as_it_was_written() {
 #[test]
 fn the_short_way_builds_the_same_line_as_the_long_one() {
     let (version, mtime, change_count) = (Version(8), Time(1_700_000_000_000_000_001), 3);
-    let write = WriteLine { page: PageNo(5), pages: 1, end_in_last_page: 4096, version, change_count };
+    let write = PlainWrite { page: PageNo(5), pages: 1, end_in_last_page: 4096, version, change_count };
     let record = Record::Write {
         page: PageNo(5),
         pages: 1,
@@ -109,9 +110,9 @@ fn the_short_way_builds_the_same_line_as_the_long_one() {
         change_count,
     };
     let long = record.draft(HOME, 9).seal(SEED, 12, Txn { first: 12, slots: 1 }, true).to_vec();
-    let short = write_line(SEED, 12, 9, &write, BlockNo(77), mtime);
+    let short = encode_plain_write(SEED, 12, 9, &write, BlockNo(77), mtime);
     assert_eq!(long, [short]);
-    assert_eq!(write_in(SEED, 12, &short), Some(write));
+    assert_eq!(decode_plain_write(SEED, 12, &short), Some(write));
 }
 
 #[test]
@@ -126,9 +127,9 @@ fn a_whole_record_of_what_can_be_no_name_is_damage() {
         mtime: Time(1),
         change_count: 2,
     };
-    assert!(matches!(read(&sealed(&of(b"..."), 5), 5), Found::Whole { .. }));
+    assert!(matches!(read(&sealed(&of(b"..."), 5), 5), FoundRecord::Whole { .. }));
     for bytes in [&b""[..], b".", b"..", b"a/b", b"nul\0"] {
-        assert_eq!(read(&sealed(&of(bytes), 5), 5), Found::Damaged, "{bytes:?}");
+        assert_eq!(read(&sealed(&of(bytes), 5), 5), FoundRecord::Damaged, "{bytes:?}");
     }
 }
 
@@ -138,11 +139,11 @@ fn a_record_in_another_slot_or_page_does_not_count() {
         let lines = sealed(&record, 5);
         assert_eq!(
             parse(SEED, HOME, 6, |s| lines.get((s - 6) as usize).copied().unwrap_or([0; 8])),
-            Found::Damaged
+            FoundRecord::Damaged
         );
         assert_eq!(
             parse(SEED + 1, HOME, 5, |s| lines.get((s - 5) as usize).copied().unwrap_or([0; 8])),
-            Found::Damaged
+            FoundRecord::Damaged
         );
     }
 }
@@ -155,9 +156,9 @@ fn any_missing_word_is_torn() {
             let mut cut = lines.clone();
             cut[at / 8][at % 8] = 0;
             match read(&cut, 5) {
-                Found::Torn => {}
+                FoundRecord::Torn => {}
                 // The mark alone is missing.
-                Found::Whole { mark: None, .. } if at == 7 => {}
+                FoundRecord::Whole { mark: None, .. } if at == 7 => {}
                 other => panic!("word {at} of {record:?} missing: {other:?}"),
             }
         }
@@ -172,8 +173,8 @@ fn any_flipped_bit_is_damage() {
             let mut bad = lines.clone();
             bad[bit / 512][bit % 512 / 64] ^= 1 << (bit % 64);
             match read(&bad, 5) {
-                Found::Damaged => {}
-                Found::Whole { mark: Some(false), .. } if (448..512).contains(&bit) => {}
+                FoundRecord::Damaged => {}
+                FoundRecord::Whole { mark: Some(false), .. } if (448..512).contains(&bit) => {}
                 other => panic!("bit {bit} of {record:?} flipped: {other:?}"),
             }
         }
@@ -268,7 +269,7 @@ fn no_bit_is_written_outside_a_field() {
     let outside = |words: &[u64], fields: &[&[Field]]| {
         let covered = |word: usize| {
             let here = fields.iter().copied().flatten().filter(|field| field.word == word);
-            here.fold(super::word::MARK, |mask, field| mask | field.mask())
+            here.fold(super::word::WRITTEN, |mask, field| mask | field.mask())
         };
         words.iter().enumerate().find(|(i, word)| **word & !covered(*i) != 0).map(|(i, _)| i)
     };
@@ -395,11 +396,14 @@ fn numbers_know_their_neighbours() {
 
 #[test]
 fn words_carry_marks_and_times_from_1960_to_2106() {
-    use word::{PAYLOAD_MAX, Shape, field, marked, payload, shape, time_of, time_payload};
+    use word::{PAYLOAD_MAX, Shape, all_written, field, payload, shape, time_of, time_payload};
     let one = word::word(5);
     assert_eq!((one, payload(one), payload(u64::MAX)), (0b11 << 62 | 5, 5, PAYLOAD_MAX));
     assert!(
-        marked(&[one, one]) && !marked(&[one, 5]) && !marked(&[1 << 63, one]) && !marked(&[one, 1 << 62])
+        all_written(&[one, one])
+            && !all_written(&[one, 5])
+            && !all_written(&[1 << 63, one])
+            && !all_written(&[one, 1 << 62])
     );
     assert_eq!(
         [&[0, 0][..], &[1, 0], &[0, 1], &[1, 2]].map(shape),

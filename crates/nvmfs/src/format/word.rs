@@ -6,16 +6,16 @@ use heddle_vfs::Time;
 /// One cache line as eight little-endian words.
 pub type Line = [u64; 8];
 
-/// The two bits set in each written word.
-pub const MARK: u64 = 0b11 << 62;
+/// The two bits that are set in each written word, so that it is never zero.
+pub const WRITTEN: u64 = 0b11 << 62;
 
 /// Largest value a word carries.
-pub const PAYLOAD_MAX: u64 = !MARK;
+pub const PAYLOAD_MAX: u64 = !WRITTEN;
 
-/// A word with its marks. A value wider than 62 bits is a bug of the caller.
+/// A written word. A value wider than 62 bits is a bug of the caller.
 pub fn word(payload: u64) -> u64 {
     debug_assert!(payload <= PAYLOAD_MAX);
-    payload & PAYLOAD_MAX | MARK
+    payload & PAYLOAD_MAX | WRITTEN
 }
 
 /// The payload of a word.
@@ -45,10 +45,10 @@ pub fn shape(words: &[u64]) -> Shape {
     }
 }
 
-/// Returns true if all words carry their marks. The checksums cover the marks only indirectly, so decoders
-/// check them.
-pub fn marked(words: &[u64]) -> bool {
-    words.iter().all(|w| w & MARK == MARK)
+/// Returns true if all words have their two [`WRITTEN`] bits. The checksums cover these only indirectly, so
+/// decoders check them.
+pub fn all_written(words: &[u64]) -> bool {
+    words.iter().all(|w| w & WRITTEN == WRITTEN)
 }
 
 /// Checksum over words in order, continued from `seed`: CRC-32C without the customary inversions, so that a

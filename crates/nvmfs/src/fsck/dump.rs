@@ -12,7 +12,7 @@ use super::pass::Pass;
 use crate::format::inode::{FoundInode, HEAD_BLOCK_WORD, HEADS_INLINE, InodeBase, TAIL_WORD};
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
 use crate::format::pointer::{self, PointerLocation, Target};
-use crate::format::record::{Blocks, Found, Record, parse};
+use crate::format::record::{Blocks, FoundRecord, Record, parse};
 use crate::format::superblock::{FoundSuperblock, Superblock};
 use crate::ids::{BlockNo, InodeId};
 use heddle_pmem::{BLOCK_BYTES, LINE_BYTES, Region};
@@ -262,10 +262,10 @@ fn record_at(media: &Media<'_>, image: &Image, block: BlockNo, slot: u32) -> Res
 /// The record that starts in a slot, `None` if it is blank; and the number of slots that it takes.
 fn slot_text(media: &Media<'_>, seed: u32, home: InodeId, block: BlockNo, slot: u32) -> (Option<Value>, u32) {
     match parse(seed, home, slot, |s| media.line(slot_pos(block, s))) {
-        Found::Blank => (None, 1),
-        Found::Torn => (Some(fields! { "slot": slot, "state": "torn" }), 1),
-        Found::Damaged => (Some(fields! { "slot": slot, "state": "damaged" }), 1),
-        Found::Whole { record: said, slots, txn, mark } => {
+        FoundRecord::Blank => (None, 1),
+        FoundRecord::Torn => (Some(fields! { "slot": slot, "state": "torn" }), 1),
+        FoundRecord::Damaged => (Some(fields! { "slot": slot, "state": "damaged" }), 1),
+        FoundRecord::Whole { record: said, slots, txn, mark } => {
             let mark = match mark {
                 None => "none",
                 Some(true) => "right",

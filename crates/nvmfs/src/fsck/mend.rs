@@ -8,7 +8,7 @@ use super::pass::Pass;
 use crate::format::inode::{FoundInode, InodeBase};
 use crate::format::page::PageHeader;
 use crate::format::pointer::Target;
-use crate::format::record::{Found, is_later_line, parse};
+use crate::format::record::{FoundRecord, is_later_line, parse};
 use crate::format::word::Line;
 use crate::ids::InodeId;
 use heddle_vfs::Ino;
@@ -69,7 +69,7 @@ pub fn record(
     let at = |s: u32| lines.get(s as usize).copied().unwrap_or([0; 8]);
     let whole = |target: u32, tried: Line| {
         let found = parse(seed, home, slot, |s| if s == target { tried } else { at(s) });
-        matches!(found, Found::Whole { .. })
+        matches!(found, FoundRecord::Whole { .. })
     };
     let first = at(slot);
     let in_first = (0..448).map(|bit| turned(&first, bit)).find(|tried| whole(slot, *tried));

@@ -7,8 +7,8 @@ use super::log::{Entry, Log};
 use super::mend;
 use super::pass::{Location, Pass};
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
-use crate::format::record::{Found, Record, Txn, is_later_line, mark, parse};
-use crate::format::word::{Line, MARK};
+use crate::format::record::{FoundRecord, Record, Txn, commit_mark, is_later_line, parse};
+use crate::format::word::{Line, WRITTEN};
 use crate::ids::{BlockNo, InodeId, Version};
 use crate::variant::LogKind;
 
@@ -131,7 +131,7 @@ impl PageAt {
         }
         let at = |s: u32| lines.get(s as usize).copied().unwrap_or([0; 8]);
         let found = parse(self.seed, self.id, slot, at);
-        if let Found::Whole { record, slots, txn, mark } = found {
+        if let FoundRecord::Whole { record, slots, txn, mark } = found {
             let what =
                 if holds(txn, slot, slots) { What::Whole { record, txn, mark } } else { What::Damaged };
             return Some(Piece { slot, slots, what });
@@ -139,7 +139,7 @@ impl PageAt {
         if is_later_line(self.seed, slot, &line) {
             return Some(Piece { slot, slots: 1, what: What::Torn });
         }
-        let torn = line.contains(&0) && line.iter().all(|w| *w == 0 || *w & MARK == MARK);
+        let torn = line.contains(&0) && line.iter().all(|w| *w == 0 || *w & WRITTEN == WRITTEN);
         // A flipped bit never makes a word zero. Only the mark may be zero legitimately, when it is missing.
         if (!torn || line[..7].iter().all(|w| *w != 0))
             && let Some((target, mended)) = mend::record(pass, self.seed, self.id, slot, lines)
@@ -150,11 +150,11 @@ impl PageAt {
             return self.piece(pass, lines, slot);
         }
         // Whole words that are inconsistent are not left by a power cut, with or without marks.
-        let torn = matches!(found, Found::Torn);
-        let marks = line.iter().all(|w| *w == 0 || *w & MARK == MARK);
+        let torn = matches!(found, FoundRecord::Torn);
+        let all_written = line.iter().all(|w| *w == 0 || *w & WRITTEN == WRITTEN);
         // A mark is stored when all of its transaction is durable.
-        let marked = pass.image.kind == LogKind::CommitMark && line[7] == mark(self.seed, slot);
-        let torn = torn && marks && !marked;
+        let marked = pass.image.kind == LogKind::CommitMark && line[7] == commit_mark(self.seed, slot);
+        let torn = torn && all_written && !marked;
         let what = if torn { What::Torn } else { What::Damaged };
         Some(Piece { slot, slots: 1, what })
     }
@@ -193,7 +193,7 @@ impl PageAt {
                 }
                 let location = Location::of(self.id.ino, self.block).slot(*slot);
                 pass.issue(Code::MARK, location, "the record is whole, its mark is not right");
-                let word = if wanted.is_some() { mark(self.seed, *slot) } else { 0 };
+                let word = if wanted.is_some() { commit_mark(self.seed, *slot) } else { 0 };
                 pass.exact(slot_pos(self.block, *slot).plus(56), vec![word]);
                 *found = wanted;
             }

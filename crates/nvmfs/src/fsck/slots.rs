@@ -7,7 +7,7 @@ use super::pass::{Location, Pass};
 use crate::format::inode::{CHUNK_INODES, FoundInode, INODE_BYTES, InodeBase};
 use crate::format::layout::{INODE_DIRECTORY, chunk_of, inode_pos};
 use crate::format::pointer::{self, PointerLocation, Target};
-use crate::format::word::{Line, MARK};
+use crate::format::word::{Line, WRITTEN};
 use crate::ids::{BlockNo, InodeId};
 use heddle_pmem::{BLOCK_BYTES, LINE_BYTES, Pos};
 use heddle_vfs::{FileKind, Ino, Time};
@@ -268,7 +268,7 @@ fn damaged(pass: &mut Pass<'_>, ino: Ino, location: Location, at: Pos, line: &Li
 
 /// A power cut loses words; it does not change other words.
 fn honestly_torn(line: &Line) -> bool {
-    line.iter().all(|w| *w == 0 || *w & MARK == MARK)
+    line.iter().all(|w| *w == 0 || *w & WRITTEN == WRITTEN)
 }
 
 fn nobody(pass: &mut Pass<'_>, location: Location, at: Pos) {

@@ -260,7 +260,7 @@ fn log<'c>(
     inode: InodeRef<'c>,
     records: &[Record],
     purpose: Purpose,
-    marked: bool,
+    with_commit_mark: bool,
 ) -> Result<(&'c Chain, Appended)> {
     let chain = chain::only(core, guard.own, inode)?;
     let slots = records.iter().map(Record::slots_max).sum();
@@ -268,7 +268,7 @@ fn log<'c>(
         // PERSIST: a page is empty and has its header before it is linked (log expansion, as NOVA).
         core.region.fence();
     }
-    Ok((chain, chain::append_unfenced(core, guard.id, inode, chain, records, marked)))
+    Ok((chain, chain::append_unfenced(core, guard.id, inode, chain, records, with_commit_mark)))
 }
 
 /// The spinlocks of a file's write steps. A directory has none: one caller at a time changes it.

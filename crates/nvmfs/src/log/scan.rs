@@ -7,7 +7,7 @@
 use crate::format::layout::Layout;
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
 use crate::format::pointer::{self, PointerLocation, Target};
-use crate::format::record::{Found, Record, Txn, is_later_line, mark, parse};
+use crate::format::record::{FoundRecord, Record, Txn, commit_mark, is_later_line, parse};
 use crate::format::word::Line;
 use crate::ids::{BlockNo, InodeId};
 use crate::planted::{Bug, planted};
@@ -116,7 +116,7 @@ impl Slots<'_> {
     }
 
     /// Classifies the contents of a slot.
-    fn found(&self, slot: u32) -> Found {
+    fn found(&self, slot: u32) -> FoundRecord {
         parse(self.seed, self.owner, slot, |s| self.line(s))
     }
 
@@ -133,7 +133,7 @@ fn by_order(slots: &Slots<'_>, end: u32, tail: bool, scan: &mut PageScan) -> Res
     let (mut slot, mut last) = (1, None);
     while slot < end {
         match slots.found(slot) {
-            Found::Whole { record, slots: n, txn, mark: Some(true) } if txn_holds(txn, slot, n) => {
+            FoundRecord::Whole { record, slots: n, txn, mark: Some(true) } if txn_holds(txn, slot, n) => {
                 if !follows(last, txn, slot) {
                     return Err(slot);
                 }
@@ -141,8 +141,8 @@ fn by_order(slots: &Slots<'_>, end: u32, tail: bool, scan: &mut PageScan) -> Res
                 scan.records.push((slot, record));
                 slot += n;
             }
-            Found::Blank => break,
-            Found::Torn | Found::Whole { mark: None, .. } if !tail => break,
+            FoundRecord::Blank => break,
+            FoundRecord::Torn | FoundRecord::Whole { mark: None, .. } if !tail => break,
             // Later lines of a record whose first line did not arrive.
             _ if !tail && slots.is_later_line(slot) => break,
             _ => return Err(slot),
@@ -152,12 +152,12 @@ fn by_order(slots: &Slots<'_>, end: u32, tail: bool, scan: &mut PageScan) -> Res
     // Slots behind a gap belong to the torn transaction. Anything else there is damage.
     for later in slot..end.min(SLOTS + 1) {
         match slots.found(later) {
-            Found::Blank => {}
+            FoundRecord::Blank => {}
             _ if tail => return Err(later),
-            Found::Whole { txn, mark: Some(true), .. } if !follows(last, txn, torn_from) => {
+            FoundRecord::Whole { txn, mark: Some(true), .. } if !follows(last, txn, torn_from) => {
                 return Err(later);
             }
-            Found::Damaged if !slots.is_later_line(later) => return Err(later),
+            FoundRecord::Damaged if !slots.is_later_line(later) => return Err(later),
             _ => scan.dropped.push(later),
         }
     }
@@ -188,7 +188,7 @@ fn drop_partial(slots: &Slots<'_>, torn_from: u32, scan: &mut PageScan) {
     if planted(Bug::HalfTransactionCounts) {
         return;
     }
-    let Found::Whole { txn, .. } = slots.found(*last) else { return };
+    let FoundRecord::Whole { txn, .. } = slots.found(*last) else { return };
     if txn.first + txn.slots > torn_from {
         scan.dropped.extend(txn.first..torn_from);
         scan.records.retain(|(slot, _)| *slot < txn.first);
@@ -201,17 +201,17 @@ fn by_marks(slots: &Slots<'_>, scan: &mut PageScan) -> Result<(), u32> {
     let mut slot = 1;
     while slot <= SLOTS {
         match slots.found(slot) {
-            Found::Blank => slot += 1,
-            Found::Whole { txn, slots: n, .. } if txn.first == slot && txn_holds(txn, slot, n) => {
+            FoundRecord::Blank => slot += 1,
+            FoundRecord::Whole { txn, slots: n, .. } if txn.first == slot && txn_holds(txn, slot, n) => {
                 slot = one_group(slots, txn, scan)?;
             }
             // A mark is stored when all of its transaction is durable, and then each line is whole. A marked
             // record without its transaction is damage.
-            Found::Whole { mark: Some(_), .. } => return Err(slot),
-            Found::Damaged if !slots.is_later_line(slot) => return Err(slot),
+            FoundRecord::Whole { mark: Some(_), .. } => return Err(slot),
+            FoundRecord::Damaged if !slots.is_later_line(slot) => return Err(slot),
             // A transaction that was torn before its mark.
-            Found::Torn if slots.line(slot)[7] == mark(slots.seed, slot) => return Err(slot),
-            Found::Torn | Found::Whole { .. } | Found::Damaged => {
+            FoundRecord::Torn if slots.line(slot)[7] == commit_mark(slots.seed, slot) => return Err(slot),
+            FoundRecord::Torn | FoundRecord::Whole { .. } | FoundRecord::Damaged => {
                 scan.dropped.push(slot);
                 slot += 1;
             }
@@ -226,18 +226,18 @@ fn one_group(slots: &Slots<'_>, txn: Txn, scan: &mut PageScan) -> Result<u32, u3
     let (mut slot, mut whole, mut marked) = (txn.first, true, None);
     while slot < end {
         let step = match slots.found(slot) {
-            Found::Whole { record, slots: n, txn: t, mark } if t == txn => {
+            FoundRecord::Whole { record, slots: n, txn: t, mark } if t == txn => {
                 records.push((slot, record));
                 marked = mark;
                 n
             }
             // Another transaction begins. Slots are handed out once, so this transaction's length is forged
             // or damaged.
-            Found::Whole { .. } => {
+            FoundRecord::Whole { .. } => {
                 whole = false;
                 break;
             }
-            Found::Damaged if !slots.is_later_line(slot) => return Err(slot),
+            FoundRecord::Damaged if !slots.is_later_line(slot) => return Err(slot),
             _ => {
                 whole = false;
                 1

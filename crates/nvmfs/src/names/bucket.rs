@@ -204,7 +204,7 @@ impl Bucket {
                 let (by, since) = *began.get_or_insert_with(|| (seen & LANE_MASK, Instant::now()));
                 if by != seen & LANE_MASK {
                     began = None;
-                } else if core.arena.parking().wait(key, locked, wait::look()) == Waited::TimedOut {
+                } else if core.arena.parking().wait(key, locked, wait::check_every()) == Waited::TimedOut {
                     if since.elapsed() > GIVES_WAY && lease::has_interrupted_names(core) {
                         return Err(Unlockable::Interrupted);
                     }

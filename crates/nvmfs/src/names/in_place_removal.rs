@@ -16,7 +16,7 @@
 //!                 than records older than its page (`garbage`, I2), so the name does not come back.
 
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
-use crate::format::record::{Found, Record, parse, removed_in_place};
+use crate::format::record::{FoundRecord, Record, parse, removed_in_place};
 use crate::ids::{BlockNo, Version};
 use crate::log::chain::{self, Chain};
 use crate::log::commit::one_chain;
@@ -83,7 +83,7 @@ impl NameRecords<'_> {
         let seed = header.record_seed(self.core.seed);
         let mut slot = 1;
         while slot <= SLOTS {
-            let Found::Whole { record, slots, .. } =
+            let FoundRecord::Whole { record, slots, .. } =
                 parse(seed, dir.id(), slot, |slot| region.line(slot_pos(page, slot)))
             else {
                 slot += 1;

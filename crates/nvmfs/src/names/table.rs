@@ -193,7 +193,7 @@ fn read_without_lock<'c, T>(
             return Err(damage(core, dir));
         }
         std::thread::yield_now();
-        if bucket.word().changing() && began.elapsed() > wait::LOOK {
+        if bucket.word().changing() && began.elapsed() > wait::CHECK_EVERY {
             wait::held_up(core, bucket.word().holder(), began.elapsed());
         }
     }

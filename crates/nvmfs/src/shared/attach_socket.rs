@@ -42,7 +42,7 @@ const CONNECTIONS_OF_STRANGERS_MAX: usize = 16;
 /// The same for all group members together.
 const CONNECTIONS_OF_MEMBERS_MAX: usize = 256;
 /// Interval at which the daemon looks for dead lanes by itself.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const STOP_CHECK_EVERY: Duration = Duration::from_millis(500);
 
 /// What an attach socket gives access to.
 pub(super) struct SharedMount {
@@ -92,7 +92,7 @@ impl AttachSocket {
         let mut looked = Instant::now();
         loop {
             let (stopped, called, spoken) = self.wait();
-            if looked.elapsed() >= LOOK_EVERY {
+            if looked.elapsed() >= STOP_CHECK_EVERY {
                 if let Some(core) = self.mount.core.as_ref().filter(|_| self.mount.no_attach.is_none()) {
                     rounds.go(core);
                     // A daemon that took over has no lock of its own until the last client of the dead daemon
@@ -124,7 +124,7 @@ impl AttachSocket {
     /// Waits for work. Returns: stop requested, a connection is waiting, the clients that have sent
     /// something.
     fn wait(&self) -> (bool, bool, Vec<usize>) {
-        let timeout = Timespec::try_from(LOOK_EVERY).ok();
+        let timeout = Timespec::try_from(STOP_CHECK_EVERY).ok();
         let mut fds =
             vec![PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
         fds.extend(self.connections.iter().map(|connection| PollFd::new(&connection.socket, PollFlags::IN)));

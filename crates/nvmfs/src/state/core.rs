@@ -30,10 +30,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 /// Default time for which a stopped process may hold up others, in ms.
 pub const PATIENCE_MS: u32 = 30_000;
 
-/// An inode chunk in the arena. Its fields rarely change, so many chunks share a line, and each access to an
-/// inode finds it in a near cache.
+/// The arena's entry for an inode chunk, which may exist or not. Its fields rarely change, so many entries share a
+/// line, and each access to an inode finds its entry in a near cache.
 #[repr(C)]
-pub struct Chunk {
+pub struct ChunkEntry {
     /// Its inodes.
     pub inodes: AtomicPtr<VolatileInode>,
     /// Its block on media; 0: the chunk does not exist, all ones: it is being made.
@@ -44,11 +44,11 @@ pub struct Chunk {
 pub type FreeSlots = Apart<AtomicU64>;
 
 // SAFETY: atomics only.
-unsafe impl Shared for Chunk {}
+unsafe impl Shared for ChunkEntry {}
 // SAFETY: all zeros is a chunk that does not exist.
-unsafe impl Zeroed for Chunk {
-    fn zeroed() -> Chunk {
-        Chunk { inodes: AtomicPtr::new(Ptr::NULL), block: AtomicU64::new(0) }
+unsafe impl Zeroed for ChunkEntry {
+    fn zeroed() -> ChunkEntry {
+        ChunkEntry { inodes: AtomicPtr::new(Ptr::NULL), block: AtomicU64::new(0) }
     }
 }
 
@@ -88,7 +88,7 @@ pub struct Root {
     free_map: Ptr<AtomicU64>,
     lane_table: Ptr<LaneTable>,
     lanes: Ptr<Lane>,
-    chunks: Ptr<Chunk>,
+    chunks: Ptr<ChunkEntry>,
     free_slots: Ptr<FreeSlots>,
     /// Number of chunks, including those being made and those freed.
     pub chunk_count: Apart<AtomicU64>,
@@ -158,7 +158,7 @@ pub const LAYOUT: u64 = {
         size_of::<Root>(),
         size_of::<Lane>(),
         size_of::<VolatileInode>(),
-        size_of::<Chunk>(),
+        size_of::<ChunkEntry>(),
         size_of::<crate::state::chain::Chain>(),
         size_of::<crate::state::chain::Chains>(),
         size_of::<LaneTable>(),
@@ -334,7 +334,7 @@ impl Core {
 
     /// All possible inode chunks.
     #[inline]
-    pub fn chunks(&self) -> &[Chunk] {
+    pub fn chunks(&self) -> &[ChunkEntry] {
         self.arena_refs.chunks()
     }
 
@@ -439,7 +439,7 @@ impl Root {
             lane_table: LaneTable::create(arena, LANES)?,
             // Not touched: most lanes of most mounts are never leased.
             lanes: arena.alloc_zeroed::<Lane>(usize::from(LANES))?,
-            chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
+            chunks: arena.alloc_zeroed::<ChunkEntry>(layout.chunks_max as usize)?,
             free_slots: arena.alloc_zeroed::<FreeSlots>(layout.chunks_max as usize)?,
             chunk_count: Apart(AtomicU64::new(0)),
             chunk_gaps: AtomicU64::new(0),

@@ -31,9 +31,9 @@ impl Wait {
         if seen & LANE != self.held_since {
             *self = Wait { held_since: seen & LANE, began: Instant::now() };
         }
-        futex_wait(&latch.0, seen | WAITERS, wait::look());
+        futex_wait(&latch.0, seen | WAITERS, wait::check_every());
         let since = self.began.elapsed();
-        wait::look().filter(|look| since >= *look).map(|_| since)
+        wait::check_every().filter(|look| since >= *look).map(|_| since)
     }
 }
 

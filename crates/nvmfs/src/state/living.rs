@@ -55,10 +55,10 @@ pub fn lives_on(core: &Core, inode: InodeRef<'_>, generation: u64) -> bool {
             }
             looks += 1;
             if looks > 1000
-                && let Some(look) = wait::look()
+                && let Some(every) = wait::check_every()
             {
-                std::thread::sleep(look / 100);
-                if began.elapsed() >= look {
+                std::thread::sleep(every / 100);
+                if began.elapsed() >= every {
                     wait::held_up(core, by, began.elapsed());
                 }
             }

@@ -12,7 +12,7 @@
 use crate::file::blocks::list_of;
 use crate::file::resize::{Eof, restate};
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
-use crate::format::record::{Found, WriteLine, parse, write_in};
+use crate::format::record::{FoundRecord, PlainWrite, decode_plain_write, parse};
 use crate::ids::{BlockNo, Extent, InodeId};
 use crate::log::chain::{self, Chain};
 use crate::log::commit;
@@ -146,7 +146,7 @@ fn lists_of_dead(
     let header = PageHeader::decode(core.seed, &core.region.line(page.pos()))?;
     let seed = header.record_seed(core.seed);
     // In most living pages the first record is alive: reading its two lines is cheaper than reading the page.
-    let first = write_in(seed, 1, &core.region.line(slot_pos(page, 1)));
+    let first = decode_plain_write(seed, 1, &core.region.line(slot_pos(page, 1)));
     if first.is_some_and(|first| write_alive(core, inode, &first)) {
         return None;
     }
@@ -154,9 +154,9 @@ fn lists_of_dead(
     words.load(core, page);
     let mut lists = Vec::new();
     let mut slot = 1;
-    let mut last_dead: Option<WriteLine> = None;
+    let mut last_dead: Option<PlainWrite> = None;
     while slot <= SLOTS {
-        if let Some(write) = write_in(seed, slot, &words.line(slot)) {
+        if let Some(write) = decode_plain_write(seed, slot, &words.line(slot)) {
             // An older write of exactly the pages of a dead one is dead too.
             let older = last_dead.is_some_and(|dead| {
                 (dead.page, dead.pages, dead.change_count) == (write.page, write.pages, write.change_count)
@@ -171,8 +171,8 @@ fn lists_of_dead(
             continue;
         }
         match parse(seed, inode.id(), slot, |s| words.line(s)) {
-            Found::Blank => slot += 1,
-            Found::Whole { record, slots, .. } if !alive(core, inode, &record, first_of) => {
+            FoundRecord::Blank => slot += 1,
+            FoundRecord::Whole { record, slots, .. } if !alive(core, inode, &record, first_of) => {
                 lists.extend(list_of(core, inode, &record)?);
                 slot += slots;
             }

@@ -13,7 +13,7 @@
 use crate::alloc::free_later;
 use crate::file::shift;
 use crate::format::page::{PageHeader, SLOTS};
-use crate::format::record::{Record, WriteLine};
+use crate::format::record::{PlainWrite, Record};
 use crate::format::word::Line;
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::log::chain::{self, Chain};
@@ -138,7 +138,7 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
     let needed = || first_of.is_none_or(|chain| older_elsewhere(core, inode, chain));
     match *record {
         Record::Write { page, pages, version, end_in_last_page, change_count, .. } => {
-            write_alive(core, inode, &WriteLine { page, pages, end_in_last_page, version, change_count })
+            write_alive(core, inode, &PlainWrite { page, pages, end_in_last_page, version, change_count })
         }
         Record::Punch { .. } => {
             tombstone_needed(core, inode, record, first_of) && !planted(Bug::PunchDroppedEarly)
@@ -185,7 +185,7 @@ pub fn tombstone_needed(core: &Core, inode: InodeRef<'_>, record: &Record, first
 }
 
 /// Returns true if this write record must stay.
-pub fn write_alive(core: &Core, inode: InodeRef<'_>, write: &WriteLine) -> bool {
+pub fn write_alive(core: &Core, inode: InodeRef<'_>, write: &PlainWrite) -> bool {
     let end = PageNo(write.page.0 + write.pages);
     maps_a_page(core, inode, write.page, end, write.version)
         || (write.end_in_last_page != 0

@@ -24,7 +24,7 @@ use crate::file::resize::{Eof, restate};
 use crate::file::shift;
 use crate::file::write_heddle::look;
 use crate::format::page::{PageHeader, SLOTS};
-use crate::format::record::{Blocks, Found, Record, parse};
+use crate::format::record::{Blocks, FoundRecord, Record, parse};
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::log::chain::{self, Chain};
 use crate::log::commit;
@@ -113,8 +113,8 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
     let mut slot = 1;
     while slot <= SLOTS {
         match parse(seed, inode.id(), slot, |s| words.line(s)) {
-            Found::Blank => slot += 1,
-            Found::Whole { record, slots, .. } => {
+            FoundRecord::Blank => slot += 1,
+            FoundRecord::Whole { record, slots, .. } => {
                 slot += slots;
                 out.lists.extend(list_of(core, inode, &record)?);
                 if alive(core, inode, &record, Some(from)) {

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 fn parts(region: Region, arena: heddle_arena::Arena, variant: Variant) -> Parts {
     let locks = variant.lock().map(|kind| {
         let geometry = Geometry { file_bytes_max: region.len_bytes(), ..Geometry::default() };
-        heddle_range_lock::make(kind, Mode::Default, &geometry).unwrap()
+        heddle_range_lock::make(kind, Mode::Fair, &geometry).unwrap()
     });
     Parts { region, arena: Arc::new(arena), variant, locks, on_lock: None, hooks: HOOKS, read_only: false }
 }

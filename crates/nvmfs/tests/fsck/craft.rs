@@ -4,7 +4,7 @@ use super::sample::Sample;
 use heddle_nvmfs::format::layout::{Layout, chunk_of, inode_pos};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS, slot_pos};
 use heddle_nvmfs::format::pointer::{self, PointerLocation, Target};
-use heddle_nvmfs::format::record::{Found, Record, Txn, parse};
+use heddle_nvmfs::format::record::{FoundRecord, Record, Txn, parse};
 use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
 use heddle_nvmfs::format::word::{Line, crc};
 use heddle_nvmfs::ids::{BlockNo, InodeId};
@@ -60,7 +60,7 @@ impl Craft<'_> {
         let mut slot = 1;
         while slot <= SLOTS {
             let found = parse(seed, header.owner, slot, |s| self.region.line(slot_pos(page, s)));
-            let Found::Whole { mut record, slots, txn, mark } = found else {
+            let FoundRecord::Whole { mut record, slots, txn, mark } = found else {
                 slot += 1;
                 continue;
             };
@@ -86,7 +86,7 @@ impl Craft<'_> {
         let (mut all, mut slot) = (Vec::new(), 1);
         while slot <= SLOTS {
             match parse(seed, header.owner, slot, |s| self.region.line(slot_pos(page, s))) {
-                Found::Whole { record, slots, txn, .. } => {
+                FoundRecord::Whole { record, slots, txn, .. } => {
                     all.push((slot, record, txn));
                     slot += slots;
                 }

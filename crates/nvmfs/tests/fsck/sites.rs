@@ -7,8 +7,8 @@ use heddle_nvmfs::format::fields::{self, Field};
 use heddle_nvmfs::format::inode::{HEAD_BLOCK_WORD, TAIL_WORD};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
 use heddle_nvmfs::format::pointer::{self, PointerLocation, Target};
-use heddle_nvmfs::format::record::{Found, Record, parse};
-use heddle_nvmfs::format::word::{MARK, crc, word};
+use heddle_nvmfs::format::record::{FoundRecord, Record, parse};
+use heddle_nvmfs::format::word::{WRITTEN, crc, word};
 use heddle_nvmfs::ids::{BlockNo, InodeId};
 use heddle_pmem::Pos;
 use heddle_vfs::Ino;
@@ -140,7 +140,7 @@ fn records(craft: &Craft<'_>, page: BlockNo) -> Vec<(u32, u32, Record)> {
     while slot <= SLOTS {
         let line = |s| craft.region.line(slot_pos(page, s));
         match parse(seed, header.owner, slot, line) {
-            Found::Whole { record, slots, .. } => {
+            FoundRecord::Whole { record, slots, .. } => {
                 found.push((slot, slots, record));
                 slot += slots;
             }
@@ -185,7 +185,7 @@ impl Site {
                     let seed = header.record_seed(craft.seed);
                     for (slot, slots, _) in records {
                         seal_record(craft, seed, page, slot, slots);
-                        let mark = heddle_nvmfs::format::record::mark(seed, slot);
+                        let mark = heddle_nvmfs::format::record::commit_mark(seed, slot);
                         let at = slot_pos(page, slot).plus(56);
                         if craft.region.load_u64(at) != 0 {
                             craft.store(at, mark);
@@ -250,18 +250,18 @@ impl Site {
 
 fn seal_words(craft: &Craft<'_>, at: Pos, seed: u32, count: u64) {
     let mut words: Vec<u64> = (0..count).map(|i| craft.region.load_u64(at.plus(i * 8))).collect();
-    words[0] = word(words[0] & !MARK & !fields::inode::CRC.mask());
+    words[0] = word(words[0] & !WRITTEN & !fields::inode::CRC.mask());
     craft.store(at, words[0] | u64::from(crc(seed, &words)));
 }
 
 fn seal_record(craft: &Craft<'_>, seed: u32, page: BlockNo, slot: u32, slots: u32) {
     let first = craft.region.line(slot_pos(page, slot));
-    let head = word(first[0] & !MARK & !fields::record::CRC.mask());
+    let head = word(first[0] & !WRITTEN & !fields::record::CRC.mask());
     let sum = crc(seed, &[u64::from(slot), head, first[1], first[2], first[3], first[4], first[5], first[6]]);
     craft.store(slot_pos(page, slot), head | u64::from(sum));
     for later in slot + 1..slot + slots {
         let line = craft.region.line(slot_pos(page, later));
-        let head = line[7] & !MARK & !fields::later::CRC.mask();
+        let head = line[7] & !WRITTEN & !fields::later::CRC.mask();
         let words = [u64::from(later), head, line[0], line[1], line[2], line[3], line[4], line[5], line[6]];
         craft.store(slot_pos(page, later).plus(56), word(head | u64::from(crc(seed, &words))));
     }
@@ -272,5 +272,5 @@ fn seal_block(craft: &Craft<'_>, at: Pos, seed: u32) {
     let head = craft.region.load_u64(at);
     let count = fields::blob::COUNT.of(head).min(510);
     let words: Vec<u64> = (1..2 + count).map(|i| craft.region.load_u64(at.plus(i * 8))).collect();
-    craft.store(at, word(head & !MARK & !fields::blob::CRC.mask() | u64::from(crc(seed, &words))));
+    craft.store(at, word(head & !WRITTEN & !fields::blob::CRC.mask() | u64::from(crc(seed, &words))));
 }

@@ -14,7 +14,7 @@ use heddle_bypass::{Errno, File, KernelStat, Served};
 use libc::{c_int, c_void};
 
 /// Refreshes the file size that the kernel knows, before a call that needs it.
-pub fn know_size(fd: c_int) {
+pub fn refresh_kernel_size(fd: c_int) {
     if let Some(used) = holding(fd) {
         let errno = real::errno();
         KernelStat::refresh(used.fd());
@@ -23,7 +23,7 @@ pub fn know_size(fd: c_int) {
 }
 
 /// Refreshes the file size that the kernel knows, before it maps the file. The kernel keeps that size.
-pub fn know_size_for_mapping(fd: c_int) {
+pub fn refresh_kernel_size_for_mapping(fd: c_int) {
     if let Some(used) = holding(fd) {
         let errno = real::errno();
         KernelStat::maps(used.fd());
@@ -48,7 +48,7 @@ macro_rules! mapping {
             from: i64,
         ) -> *mut c_void {
             if flags & libc::MAP_ANONYMOUS == 0 {
-                know_size_for_mapping(fd);
+                refresh_kernel_size_for_mapping(fd);
             }
             // SAFETY: the caller's promise.
             unsafe { real::$name(at, len, protection, flags, fd, from) }
@@ -67,7 +67,7 @@ fn between(files: [(c_int, *mut i64); 2], call: impl FnOnce() -> isize) -> isize
         if at.is_null() {
             super::descriptor_numbers::give_away(fd);
         }
-        know_size(fd);
+        refresh_kernel_size(fd);
     }
     call()
 }
@@ -132,7 +132,7 @@ pub unsafe extern "C-unwind" fn copy_file_range(
             None => between([(from, at), (to, to_at)], call),
         },
         (true, false) => {
-            know_size(from);
+            refresh_kernel_size(from);
             if at.is_null() { with_our_offset(from, call) } else { call() }
         }
         (false, true) if to_at.is_null() => with_our_offset(to, call),

@@ -136,7 +136,7 @@ pub fn control(fd: c_int, command: c_int, arg: usize, call: impl Fn() -> c_int) 
         {
             match counts_from(arg) {
                 Some(libc::SEEK_CUR) => give_away(fd),
-                Some(libc::SEEK_END) => super::copies::know_size(fd),
+                Some(libc::SEEK_END) => super::copies::refresh_kernel_size(fd),
                 _ => {}
             }
             call()

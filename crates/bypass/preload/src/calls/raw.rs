@@ -5,7 +5,7 @@
 use super::children::{before_clone, before_copy, before_sending, before_sending_all, forking};
 use super::descriptor_numbers::{before_close_range, control, give_away};
 use super::exec::executing;
-use super::ioctls::counting;
+use super::ioctls::with_our_offset_and_size;
 use super::rights;
 use crate::descriptor_numbers::{duplicating, replacing};
 use crate::table::remove_number;
@@ -33,7 +33,7 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
         return control(fd, b as c_int, c as usize, || call() as c_int).into();
     }
     if n == libc::SYS_ioctl {
-        return counting(fd, b as u64, call);
+        return with_our_offset_and_size(fd, b as u64, call);
     }
     match n {
         libc::SYS_execve | libc::SYS_execveat => return executing(call),
@@ -89,17 +89,17 @@ fn before(n: i64, [a, b, c, e]: [i64; 4]) {
         }
         libc::SYS_preadv2 | libc::SYS_pwritev2 => {
             give_away(fd);
-            super::copies::know_size(fd);
+            super::copies::refresh_kernel_size(fd);
         }
         libc::SYS_pidfd_getfd => give_away(b as c_int),
         libc::SYS_sendfile | libc::SYS_copy_file_range | libc::SYS_splice => {
             let other = if n == libc::SYS_sendfile { b } else { c } as c_int;
             for fd in [fd, other] {
                 give_away(fd);
-                super::copies::know_size(fd);
+                super::copies::refresh_kernel_size(fd);
             }
         }
-        libc::SYS_mmap => super::copies::know_size_for_mapping(e as c_int),
+        libc::SYS_mmap => super::copies::refresh_kernel_size_for_mapping(e as c_int),
         libc::SYS_sendmsg => before_sending(pointer(b as usize)),
         libc::SYS_sendmmsg => before_sending_all(pointer(b as usize), c as u32),
         libc::SYS_clone => before_clone(a as u64),

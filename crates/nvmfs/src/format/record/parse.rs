@@ -1,13 +1,13 @@
 //! Decoding records.
 
 use super::super::page::SLOTS;
-use super::super::word::{Line, MARK, Shape, marked, shape, time_of};
+use super::super::word::{Line, Shape, WRITTEN, all_written, shape, time_of};
 use super::*;
 use crate::planted::{Breach, breaks};
 
 /// The contents of a slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum FoundRecord {
     /// Never written.
     Blank,
     /// Part of it never arrived.
@@ -22,7 +22,7 @@ pub enum Found {
         slots: u32,
         /// Its transaction.
         txn: Txn,
-        /// The mark: `None` if it is missing, else true if it is correct.
+        /// The commit mark: `None` if it is missing, else true if it is correct.
         mark: Option<bool>,
     },
 }
@@ -30,43 +30,43 @@ pub enum Found {
 /// Returns true if this is a whole later line of some record.
 pub fn is_later_line(seed: u32, slot: u32, line: &Line) -> bool {
     let i = later::LINE.get(line) as u32;
-    i != 0 && marked(line) && line[7] == later_word(seed, slot, i, line)
+    i != 0 && all_written(line) && line[7] == later_word(seed, slot, i, line)
 }
 
 /// Decodes the record that starts in `slot`; `line_at` returns the lines of the page.
-pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line) -> Found {
+pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line) -> FoundRecord {
     let first = line_at(slot);
     match (shape(&first[..7]), first[7]) {
-        (Shape::Blank, 0) => return Found::Blank,
+        (Shape::Blank, 0) => return FoundRecord::Blank,
         (Shape::Full, _) => {}
-        _ => return Found::Torn,
+        _ => return FoundRecord::Torn,
     }
-    if !marked(&first[..7])
+    if !all_written(&first[..7])
         || f::CRC.get(&first) != u64::from(checksum(seed, slot, &first)) && !breaks(Breach::RecordsBelieved)
     {
         // This is a later line without its word 7. Damage never makes a word zero.
-        return if first[7] == 0 { Found::Torn } else { Found::Damaged };
+        return if first[7] == 0 { FoundRecord::Torn } else { FoundRecord::Damaged };
     }
     let slots = f::SLOTS.get(&first) as u32;
     if slots == 0 || slots as usize > RECORD_SLOTS_MAX || slot + slots > SLOTS + 1 {
-        return Found::Damaged;
+        return FoundRecord::Damaged;
     }
     let mut lines = [first; RECORD_SLOTS_MAX];
     for i in 1..slots {
         let line = line_at(slot + i);
         if shape(&line) != Shape::Full {
-            return Found::Torn;
+            return FoundRecord::Torn;
         }
-        if !marked(&line) || line[7] != later_word(seed, slot + i, i, &line) {
-            return Found::Damaged;
+        if !all_written(&line) || line[7] != later_word(seed, slot + i, i, &line) {
+            return FoundRecord::Damaged;
         }
         lines[i as usize] = line;
     }
     let txn = Txn { first: f::TXN_FIRST.get(&first) as u32, slots: f::TXN_SLOTS.get(&first) as u32 };
-    let mark = (first[7] != 0).then(|| first[7] == mark(seed, slot));
+    let mark = (first[7] != 0).then(|| first[7] == commit_mark(seed, slot));
     match interpret(home, lines[..slots as usize].as_flattened()) {
-        Some(record) => Found::Whole { record, slots, txn, mark },
-        None => Found::Damaged,
+        Some(record) => FoundRecord::Whole { record, slots, txn, mark },
+        None => FoundRecord::Damaged,
     }
 }
 
@@ -131,7 +131,7 @@ fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
     let change_count = |field: Field| get(field).filter(|g| *g < CHANGE_COUNT_MAX);
     let kind = get(f::KIND)?;
     let (bits, flags_known) = known(kind, flags)?;
-    if words.iter().zip(bits).any(|(word, bits)| word & !(bits | MARK) != 0) || flags & !flags_known != 0 {
+    if words.iter().zip(bits).any(|(word, bits)| word & !(bits | WRITTEN) != 0) || flags & !flags_known != 0 {
         return None;
     }
     match kind {

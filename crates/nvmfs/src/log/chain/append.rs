@@ -6,7 +6,7 @@ use crate::alloc::{Purpose, take_block};
 use crate::format::inode::TAIL_WORD;
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
 use crate::format::pointer::{self, PointerLocation};
-use crate::format::record::{Blocks, Record, Txn, WriteLine, mark, write_line};
+use crate::format::record::{Blocks, PlainWrite, Record, Txn, commit_mark, encode_plain_write};
 use crate::format::word::Line;
 use crate::ids::{BlockNo, InodeId};
 use crate::planted::{Bug, Met, flushed_unless, met, planted};
@@ -89,7 +89,7 @@ pub fn make_room(
         chain: chain.number(),
         era,
     };
-    watch::name(core.region.base_address() + block.pos().0 as usize, BLOCK_BYTES, "log page");
+    watch::report_use(core.region.base_address() + block.pos().0 as usize, BLOCK_BYTES, "log page");
     if planted(Bug::PageNotZeroed) || planted(Bug::StaleMark) {
         // All of the page but its next pointer is left uncleared: with a stale pointer every chain would fail
         // at once. PERSIST: part of a planted bug.
@@ -119,18 +119,18 @@ pub struct Appended {
 }
 
 /// Writes a transaction. The caller has made room and fenced. The records are durable after the caller's next
-/// fence. `marked`: the commit marks are written too.
+/// fence. `with_commit_mark`: the commit marks are written too.
 pub fn append_unfenced(
     core: &Core,
     lane: u16,
     inode: InodeRef<'_>,
     chain: &Chain,
     records: &[Record],
-    marked: bool,
+    with_commit_mark: bool,
 ) -> Appended {
     let slots: u32 = records.iter().map(|r| r.slots_in(inode.id())).sum();
     let place = reserve(core, inode, chain, slots);
-    let last = fill_unfenced(core, lane, inode, &place, records, marked);
+    let last = fill_unfenced(core, lane, inode, &place, records, with_commit_mark);
     advance(chain, &place);
     Appended { page: place.page, last, seed: place.seed, closed_page: place.closed_page }
 }
@@ -173,9 +173,9 @@ pub fn fill_unfenced(
     inode: InodeRef<'_>,
     place: &Reserved,
     records: &[Record],
-    marked: bool,
+    with_commit_mark: bool,
 ) -> u32 {
-    assert!(!records.is_empty(), "an empty transaction would be marked all the same");
+    assert!(!records.is_empty(), "an empty transaction would get a commit mark all the same");
     let home = inode.id();
     if cfg!(feature = "planted") {
         met_records(home, records);
@@ -188,7 +188,7 @@ pub fn fill_unfenced(
     let (mut slot, mut last) = (first, first);
     let mut put = |line: &Line| {
         // A line whose mark follows later stays in the CPU cache until then.
-        match marked {
+        match with_commit_mark {
             true => core.region.nt_line(slot_pos(page, slot), line),
             false => {
                 flushed_unless(Bug::RecordNotFlushed, || core.region.store_line(slot_pos(page, slot), line))
@@ -208,16 +208,16 @@ pub fn fill_unfenced(
         },
     ] = *records
     {
-        let write = WriteLine { page, pages, end_in_last_page, version, change_count };
-        let mut line = write_line(seed, first, lane, &write, block, mtime);
-        line[7] = if marked { line[7] } else { 0 };
+        let write = PlainWrite { page, pages, end_in_last_page, version, change_count };
+        let mut line = encode_plain_write(seed, first, lane, &write, block, mtime);
+        line[7] = if with_commit_mark { line[7] } else { 0 };
         put(&line);
     } else {
         let mut at = first;
         for record in records {
             last = at;
             let mut draft = record.draft(home, lane);
-            let lines = draft.seal(seed, at, Txn { first, slots }, marked);
+            let lines = draft.seal(seed, at, Txn { first, slots }, with_commit_mark);
             lines.iter().for_each(&mut put);
             at += lines.len() as u32;
         }
@@ -229,7 +229,7 @@ pub fn fill_unfenced(
 /// Stores the mark of a transaction's last record.
 pub fn set_mark_unfenced(core: &Core, at: &Appended) {
     let place = slot_pos(at.page, at.last).plus(56);
-    flushed_unless(Bug::MarkNotFlushed, || core.region.store_u64(place, mark(at.seed, at.last)));
+    flushed_unless(Bug::MarkNotFlushed, || core.region.store_u64(place, commit_mark(at.seed, at.last)));
 }
 
 /// Stores the tail pointer behind a transaction.

@@ -54,7 +54,7 @@ pub fn users_held_up(core: &Core, inode: InodeRef<'_>, waited: Duration) -> bool
     let mut any = false;
     for user in existing(core, inode).filter_map(Chain::user) {
         any = true;
-        if waited > wait::LOOK && wait::look().is_some() {
+        if waited > wait::CHECK_EVERY && wait::check_every().is_some() {
             wait::held_up(core, user, waited);
         }
     }

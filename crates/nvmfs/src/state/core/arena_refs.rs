@@ -4,7 +4,7 @@
 //! Invariants  I1  these parts of the arena are made before its root is set, and never freed.
 //!             I2  [`Core`](super::Core) holds the arena, so it stays mapped at its address.
 
-use super::{Chunk, Root};
+use super::{ChunkEntry, Root};
 use crate::format::layout::Layout;
 use crate::ids::LANES;
 use crate::state::lane::Lane;
@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 pub struct ArenaRefs {
     root: NonNull<Root>,
     lanes: NonNull<[Lane]>,
-    chunks: NonNull<[Chunk]>,
+    chunks: NonNull<[ChunkEntry]>,
 }
 
 // SAFETY: the parts are `Sync` (`Shared` requires that).
@@ -50,9 +50,9 @@ impl ArenaRefs {
         unsafe { self.lanes.as_ref() }
     }
 
-    /// All possible inode chunks.
+    /// The arena's entries for all chunks that the image may have.
     #[inline]
-    pub fn chunks(&self) -> &[Chunk] {
+    pub fn chunks(&self) -> &[ChunkEntry] {
         // SAFETY: I1, I2.
         unsafe { self.chunks.as_ref() }
     }

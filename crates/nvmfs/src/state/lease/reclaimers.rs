@@ -35,7 +35,7 @@ pub fn exclude_reclaimers(core: &Core, lane: &Lane) {
         lane.intent.inside.store(0, SeqCst);
         yield_now();
         // In a model no thread dies, and time does not pass.
-        if wait::look().is_some() {
+        if wait::check_every().is_some() {
             wait::held_up(core, reclaimer_lane(reclaimer).unwrap_or(0), began.elapsed());
         }
         if is_void(core, reclaimer) {

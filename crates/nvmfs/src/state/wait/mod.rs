@@ -17,16 +17,16 @@ use heddle_arena::{LaneId, Lease};
 use std::time::Duration;
 
 pub use retries::Retries;
-use stopped::Found;
+use stopped::HolderCheck;
 pub use stopped::patience;
 
 /// How long a thread waits for a lock before it checks whether the holder is dead, and the interval of later
 /// checks.
-pub const LOOK: Duration = Duration::from_millis(10);
+pub const CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// The same interval; `None` in a model, where time does not pass and no thread dies.
-pub fn look() -> Option<Duration> {
-    (!cfg!(any(loom, shuttle))).then_some(LOOK)
+/// [`CHECK_EVERY`]; `None` in a model, where time does not pass and no thread dies.
+pub fn check_every() -> Option<Duration> {
+    (!cfg!(any(loom, shuttle))).then_some(CHECK_EVERY)
 }
 
 /// Called by a thread that has waited for this lane since `waited`. A dead holder is settled here. One that
@@ -40,12 +40,15 @@ pub fn held_up(core: &Core, lane: u16, waited: Duration) {
         return forged::give_up_waiting(core, lane, waited, waited);
     }
     let settled = settle_if_dead(core, lane);
-    let found =
-        if settled { Found::MayHaveRun(Duration::ZERO) } else { stopped::look_after(core, lane, waited) };
+    let found = if settled {
+        HolderCheck::MayHaveRun(Duration::ZERO)
+    } else {
+        stopped::check_and_kill_if_stopped(core, lane, waited)
+    };
     match found {
         // The kernel needs a moment; the next check finds the lane marked.
-        Found::Killed => std::thread::yield_now(),
-        Found::MayHaveRun(ran) => forged::give_up_waiting(core, lane, waited, ran),
+        HolderCheck::Killed => std::thread::yield_now(),
+        HolderCheck::MayHaveRun(ran) => forged::give_up_waiting(core, lane, waited, ran),
     }
 }
 

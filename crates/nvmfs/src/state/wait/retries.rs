@@ -1,8 +1,8 @@
 //! A call that starts over because another call was faster. Others cannot be faster for ever: a call that
 //! starts over for seconds follows words that a client has scribbled over, and that never change.
 
+use super::check_every;
 use super::forged::ONCE_BITTEN;
-use super::look;
 use crate::state::core::Core;
 use heddle_arena::sync::{spin_hint, yield_now};
 use heddle_vfs::Result;
@@ -30,7 +30,7 @@ impl Retries {
     pub fn again(&mut self, core: &Core, what: impl FnOnce() -> String) -> Result<()> {
         self.taken += 1;
         // Time does not pass in a model.
-        if self.taken <= FREE || look().is_none() {
+        if self.taken <= FREE || check_every().is_none() {
             spin_hint();
             return Ok(());
         }

@@ -14,11 +14,11 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-/// Shortest interval between a waiter's checks.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Shortest interval between a waiter's checks of whether the holder is stopped.
+const STOP_CHECK_EVERY: Duration = Duration::from_millis(50);
 /// Latest time at which a waiter first checks whether the holder is stopped. It then asks the daemon too,
 /// which may kill processes that the waiter may not.
-const LOOK_AFTER_MAX: Duration = Duration::from_secs(1);
+const FIRST_CHECK_MAX: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// There is no destructor: an ending thread returns its lane, and may wait during that.
@@ -41,7 +41,7 @@ pub struct Watch {
 
 /// The result of a waiter's check of the holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum HolderCheck {
     /// It was killed just now.
     Killed,
     /// It may have run for this part of the wait: since it was last seen at rest, if it was.
@@ -59,50 +59,50 @@ pub fn patience(core: &Core) -> Option<Duration> {
 
 /// For a waiter: kills the holder if it is at rest for too long. Asks the daemon to do the same, which may kill
 /// holders that this process may not.
-pub fn look_after(core: &Core, lane: u16, waited: Duration) -> Found {
+pub fn check_and_kill_if_stopped(core: &Core, lane: u16, waited: Duration) -> HolderCheck {
     if let Some(patience) = patience(core)
-        && waited >= LOOK_AFTER_MAX.min(patience / 8)
+        && waited >= FIRST_CHECK_MAX.min(patience / 8)
         && let Some(holder) = core.lane_table().holder(&core.arena, LaneId(lane))
     {
         core.lane_table().ask(&core.arena, LaneId(lane), holder);
         let (at_rest, killed) = WATCHED.with_borrow_mut(|watched| {
-            let killed = look(core, lane, holder, patience, watched);
+            let killed = check_holder(core, lane, holder, patience, watched);
             (watched.is_some(), killed)
         });
         if killed {
-            return Found::Killed;
+            return HolderCheck::Killed;
         }
         if at_rest {
             RESTED.set(Some((lane, Instant::now())));
         }
     }
     let rested = RESTED.get().filter(|(of, _)| *of == lane);
-    Found::MayHaveRun(rested.map_or(waited, |(_, at)| at.elapsed().min(waited)))
+    HolderCheck::MayHaveRun(rested.map_or(waited, |(_, at)| at.elapsed().min(waited)))
 }
 
 /// Checks the holder, unless the last check was just before. `watched`: its rest, if it is at rest. Returns
 /// true if it was at rest for too long, and was killed.
-fn look(
+fn check_holder(
     core: &Core,
     lane: u16,
     holder: Holder,
     patience: Duration,
     watched: &mut Option<(Instant, Watch)>,
 ) -> bool {
-    if watched.as_ref().is_some_and(|(at, watch)| watch.holder == holder && at.elapsed() < LOOK_EVERY) {
+    if watched.as_ref().is_some_and(|(at, watch)| watch.holder == holder && at.elapsed() < STOP_CHECK_EVERY) {
         return false;
     }
     let before = watched.take().map(|(_, watch)| watch);
-    let now = Watch::look(core, holder, before);
+    let now = Watch::renewed(core, holder, before);
     let killed = now.as_ref().is_some_and(|watch| watch.is_over(patience) && watch.kill(core, lane));
     *watched = now.map(|watch| (Instant::now(), watch));
     killed
 }
 
 impl Watch {
-    /// Checks a holder. `before`: the result of the last check. Returns `None` if it is not at rest, or is
+    /// The watch on a holder, by a new check. `before`: the watch of the last check. Returns `None` if it is not at rest, or is
     /// not visible.
-    pub fn look(core: &Core, holder: Holder, before: Option<Watch>) -> Option<Watch> {
+    pub fn renewed(core: &Core, holder: Holder, before: Option<Watch>) -> Option<Watch> {
         let before = before.filter(|watch| watch.holder == holder);
         if let Some(watch) = before
             && let Some(rest) = Rest::of(&watch.process, watch.task)

@@ -30,7 +30,7 @@ use crate::state::latch::Latch;
 use crate::state::lease::{LaneGuard, exclude_reclaimers, lanes, of_the_dead};
 use crate::state::opens;
 use crate::state::scratch::Scratch;
-use crate::state::wait::{look, settle_if_dead, stopped};
+use crate::state::wait::{check_every, settle_if_dead, stopped};
 use crate::steps::{Step, step};
 use crate::upkeep::leases::{give_back, give_up};
 use heddle_arena::sync::{barrier_everywhere, yield_now};
@@ -72,9 +72,9 @@ pub fn end(core: &Core, own: Option<u16>) -> bool {
             None => return true,
             Some(_) if began.elapsed() > END_MAX => return false,
             Some(lane) => {
-                stopped::look_after(core, lane, began.elapsed());
-                match look() {
-                    Some(look) => std::thread::sleep(look / 10),
+                stopped::check_and_kill_if_stopped(core, lane, began.elapsed());
+                match check_every() {
+                    Some(every) => std::thread::sleep(every / 10),
                     None => yield_now(),
                 }
             }

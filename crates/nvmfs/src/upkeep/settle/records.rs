@@ -8,7 +8,7 @@ use crate::file::cells::wake;
 use crate::file::{resize, shift};
 use crate::format::extent_list;
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
-use crate::format::record::{Blocks, Found, Record, lane_of, parse};
+use crate::format::record::{Blocks, FoundRecord, Record, lane_of, parse};
 use crate::ids::{BlockNo, Extent, PageNo, Version, add_extent, block_at};
 use crate::state::cell::Map;
 use crate::state::core::Core;
@@ -29,7 +29,7 @@ pub fn written(core: &Core, lane: u16, inode: InodeRef<'_>, page: BlockNo, slot:
     let Some(header) = header.filter(|header| header.owner == inode.id()) else { return Vec::new() };
     let line = |slot: u32| core.region.line(slot_pos(page, slot));
     let txn = match parse(header.record_seed(core.seed), inode.id(), slot, line) {
-        Found::Whole { txn, .. } if lane_of(&line(slot)) == lane => txn.first..txn.first + txn.slots,
+        FoundRecord::Whole { txn, .. } if lane_of(&line(slot)) == lane => txn.first..txn.first + txn.slots,
         _ => return Vec::new(),
     };
     match scan(core).page(inode.id(), &header, page, SLOTS + 1) {

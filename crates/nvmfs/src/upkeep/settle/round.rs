@@ -42,7 +42,7 @@ impl Rounds {
             .collect();
         let mut before = std::mem::take(&mut self.watched);
         for (lane, holder) in &asked {
-            let Some(watch) = Watch::look(core, *holder, before.remove(lane)) else { continue };
+            let Some(watch) = Watch::renewed(core, *holder, before.remove(lane)) else { continue };
             if stopped::patience(core).is_some_and(|patience| watch.is_over(patience)) {
                 watch.kill(core, *lane);
             }
