@@ -55,7 +55,7 @@ pub fn through(
     let mut for_strangers = STRANGER_MAX;
     for (dir, trust) in mounts_of(path) {
         let (began, limit) = match trust {
-            Trust::Believed => (None, ANSWER_MAX),
+            Trust::Trusted => (None, ANSWER_MAX),
             Trust::Owners => (None, STRANGER_MAX),
             Trust::Strangers => (Some(Instant::now()), for_strangers),
         };

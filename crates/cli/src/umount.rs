@@ -37,7 +37,7 @@ const DEATH_MAX: Duration = Duration::from_secs(1);
 pub fn run(args: &Args) -> Result<()> {
     let mut leaving = heddle_fuse::umount(&args.dir)?;
     let limit = Duration::from_secs(args.wait.into());
-    if !leaving.is_believed {
+    if !leaving.has_trusted_user {
         leaving.wait(limit)?;
         if leaving.was_dead {
             bail!("unmounted; the process behind the mount had died. The next mount recovers its image");

@@ -50,7 +50,9 @@ pub fn refuse_mounted_copy(image: &Path) -> Result<()> {
     let Some(own) = Seen::of(image) else { return Ok(()) };
     // A foreign user's mount may show any source: a device that reacts to an open, a file that never answers,
     // this image's uuid.
-    for Mount { source, dir, .. } in heddle_fuse::heddle_mounts(None).into_iter().filter(Mount::is_believed) {
+    for Mount { source, dir, .. } in
+        heddle_fuse::heddle_mounts(None).into_iter().filter(Mount::has_trusted_user)
+    {
         if let Some(other) = Seen::of(&source)
             && other.uuid == own.uuid
             && other.place != own.place

@@ -1,6 +1,6 @@
 //! The mount points of an image, from the kernel's table of mounts.
 
-use heddle_fuse::{Mount, heddle_mounts, is_believed, is_served};
+use heddle_fuse::{Mount, heddle_mounts, is_served, is_trusted_user};
 use heddle_pmem::lock_holder;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub fn mounted_at(image: &Path) -> Option<PathBuf> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Trust {
     /// Root or this user mounted it.
-    Believed,
+    Trusted,
     /// The owner of the image mounted it.
     Owners,
     /// Another user mounted it, and may show any source.
@@ -26,7 +26,7 @@ pub fn mounts_of(image: &Path) -> Vec<(PathBuf, Trust)> {
     let Ok(image) = image.canonicalize() else { return Vec::new() };
     let owner = image.metadata().map(|meta| meta.uid()).ok();
     let trust = |user: Option<u32>| match user {
-        Some(user) if is_believed(user) => Trust::Believed,
+        Some(user) if is_trusted_user(user) => Trust::Trusted,
         user if user.is_some() && user == owner => Trust::Owners,
         _ => Trust::Strangers,
     };
@@ -42,7 +42,7 @@ pub fn mounts_of(image: &Path) -> Vec<(PathBuf, Trust)> {
 pub fn is_mounted(image: &Path) -> bool {
     let Ok(whole) = image.canonicalize() else { return false };
     let here = heddle_mounts(None);
-    let serves = |mount: &Mount| mount.is_believed() && is_served(&mount.dir);
+    let serves = |mount: &Mount| mount.has_trusted_user() && is_served(&mount.dir);
     if here.iter().any(|mount| mount.source == whole && serves(mount)) {
         return true;
     }

@@ -8,11 +8,11 @@
 //! (`F2fs::watched`).
 //!
 //! State       counts of this change alone, used by one thread. The counts of the image (`space`) are updated when the change is dropped,
-//!             inside the gate: so a checkpoint, which runs alone, sees no change under way.
+//!             inside the call gate: so a checkpoint, which runs alone, sees no change under way.
 //! Invariants  H1  blocks in use and reserved blocks together never exceed those that users may have.
 //!             H2  blocks that a change frees it may take again; no other change may before this one is dropped.
-//!             H3  the largest number of blocks that a change makes dirty is counted by the gate while the change is inside (`call_gate`),
-//!                 and afterwards by pages and nodes.
+//!             H3  the largest number of blocks that a change makes dirty is counted by the call gate (`call_gate`) while the change is
+//!                 inside, and afterwards by pages and nodes.
 
 use crate::format::{BLOCK_BYTES, NODE_POINTERS, NatEntry};
 use crate::ids::Nid;

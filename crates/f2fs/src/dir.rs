@@ -238,7 +238,7 @@ fn kind_of(raw: u8) -> Option<FileKind> {
 impl Media {
     /// The inode and kind of a name (including `..`).
     pub(crate) fn look_up(&self, dir: &Inode, name: &[u8]) -> Result<Option<(Nid, FileKind)>> {
-        dir.readable()?;
+        dir.check_readable()?;
         let found = match self.names.get(&dir.nid).and_then(|names| names.get(name)) {
             Some(newer) => Some(*newer),
             None => self.find(dir, name)?.map(|found| (found.nid, found.kind)),
@@ -316,7 +316,7 @@ impl Media {
         damage: &mut Damage,
         emit: &mut dyn FnMut(Entry<'_>) -> Result<bool>,
     ) -> Result<bool> {
-        dir.readable()?;
+        dir.check_readable()?;
         let newer = self.names.get(&dir.nid);
         // A newer entry replaces the one on the media.
         let is_newer = |entry: &Entry<'_>| newer.is_some_and(|newer| newer.contains_key(entry.name));

@@ -12,12 +12,12 @@ use crate::data::direct_io::WritePath;
 use crate::data::write::end_of;
 use crate::ids::Nid;
 use crate::image::Media;
-use crate::inode::{Alteration, Inode, ino_of, is_of, nid_of};
+use crate::inode::{Alteration, Inode, check_same_inode, ino_of, nid_of};
 use crate::mounted::F2fs;
 use crate::planted::{Breach, breaks};
 use crate::space::Counts;
 use crate::times::now;
-use attrs::regular;
+use attrs::check_regular;
 use heddle_vfs::xattr::{Subject, may_get};
 use heddle_vfs::{
     Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode,
@@ -79,7 +79,7 @@ impl F2fs {
     pub(crate) fn alter<T, R>(
         &self,
         ino: Ino,
-        at_first: Need,
+        first_guess: Need,
         look: impl Fn(&Inode) -> Result<(T, Need)>,
         run: impl FnOnce(&Change<'_>, &Inode, &T) -> Result<R>,
     ) -> Result<R> {
@@ -90,14 +90,14 @@ impl F2fs {
             let (found, need) = look(&inode)?;
             Ok(((locked, inode, found), need))
         };
-        self.change(at_first, look, |change, (_, inode, found)| run(change, inode, found))
+        self.change(first_guess, look, |change, (_, inode, found)| run(change, inode, found))
     }
 
     /// Changes the content of an open file. Its pages are written to the device if too many are in memory.
     pub(crate) fn alter_content<T, R>(
         &self,
         handle: &Handle,
-        at_first: Need,
+        first_guess: Need,
         look: impl Fn(&Inode) -> Result<(T, Need)>,
         run: impl FnOnce(&Change<'_>, &Inode, &T) -> Result<R>,
     ) -> Result<R> {
@@ -105,11 +105,11 @@ impl F2fs {
             return Err(Error::BadHandle);
         }
         let look = |inode: &Inode| {
-            is_of(handle, inode)?;
-            regular(inode)?;
+            check_same_inode(handle, inode)?;
+            check_regular(inode)?;
             look(inode)
         };
-        self.alter(handle.ino, at_first, look, |change, inode, found| {
+        self.alter(handle.ino, first_guess, look, |change, inode, found| {
             let done = run(change, inode, found)?;
             self.modified(inode, true)?;
             self.media.relieve(inode.nid)?;
@@ -118,7 +118,7 @@ impl F2fs {
     }
 
     /// Writes all of `buf` at the offset that `offset` computes from the inode.
-    pub(crate) fn write_at(
+    pub(crate) fn write_exclusive(
         &self,
         handle: &Handle,
         buf: &[u8],
@@ -127,7 +127,7 @@ impl F2fs {
     ) -> Result<u64> {
         let pages = Need::to_write((buf.len() / crate::format::BLOCK_BYTES) as u64 + 2);
         let look = |inode: &Inode| {
-            inode.allows(alteration)?;
+            inode.check_allowed(alteration)?;
             let offset = offset(inode);
             let end = end_of(offset, buf.len() as u64)?;
             if buf.len() > crate::format::BLOCK_BYTES {
@@ -140,7 +140,7 @@ impl F2fs {
             change.write(inode.nid, *offset, buf, way).map(|()| *offset)
         });
         if breaks(Breach::FailedWriteGrows) && written == Err(Error::NoSpace) {
-            self.grow_all_the_same(handle, buf.len(), offset)?;
+            self.grow_after_failed_write(handle, buf.len(), offset)?;
         }
         written
     }
@@ -185,7 +185,7 @@ fn statfs(media: &Media, blocks_user: u64, counts: Counts) -> StatFs {
 
 impl FileSystem for F2fs {
     fn statfs(&self) -> Result<StatFs> {
-        let head = &self.ledger().checkpoint.head;
+        let head = &self.checkpoint_state().checkpoint.head;
         let counts = match &self.media.space {
             Some(space) => space.counts(),
             None => Counts::of(head),
@@ -250,9 +250,9 @@ impl FileSystem for F2fs {
             if writes {
                 self.media.space()?;
                 let grows = flags.append && !flags.truncate;
-                inode.allows(if grows { Alteration::Growth } else { Alteration::Content })?;
+                inode.check_allowed(if grows { Alteration::Growth } else { Alteration::Content })?;
             }
-            inode.readable()?;
+            inode.check_readable()?;
             let read = if flags.read { Permission::READ.0 } else { 0 };
             let write = if writes { Permission::WRITE.0 } else { 0 };
             self.check(inode, cred, Permission(read | write))
@@ -274,7 +274,7 @@ impl FileSystem for F2fs {
             self.opened.add(inode.nid, false);
             Ok(handle_of(inode, flags))
         })?;
-        match self.prompt_with(&opened) {
+        match self.after_change_through(&opened) {
             Ok(()) => Ok(opened),
             Err(error) => {
                 self.release(opened);
@@ -301,7 +301,7 @@ impl FileSystem for F2fs {
         if breaks(Breach::ReadsInTwo) {
             return self.read_in_two(handle, offset, buf);
         }
-        self.read_part(handle, offset, buf)
+        self.read_range(handle, offset, buf)
     }
 
     /// Nothing is reserved: storing such a page would need a block of a free segment in any case.
@@ -310,8 +310,8 @@ impl FileSystem for F2fs {
             return Ok(());
         }
         self.ask(handle.ino, |inode| {
-            is_of(handle, inode)?;
-            regular(inode)?;
+            check_same_inode(handle, inode)?;
+            check_regular(inode)?;
             let end = inode.size_bytes.min(offset.saturating_add(len_bytes));
             if offset < end { self.has_space_for(inode, offset, end) } else { Ok(()) }
         })
@@ -319,15 +319,15 @@ impl FileSystem for F2fs {
 
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64> {
         self.ask(handle.ino, |inode| {
-            is_of(handle, inode)?;
-            regular(inode)?;
+            check_same_inode(handle, inode)?;
+            check_regular(inode)?;
             self.media.seek(inode, target, offset)
         })
     }
 
     fn readdir(&self, handle: &Handle, from: Cookie, listing: &mut Listing) -> Result<()> {
         self.ask(handle.ino, |dir| {
-            is_of(handle, dir)?;
+            check_same_inode(handle, dir)?;
             self.list(dir, from, listing)
         })
     }
@@ -356,7 +356,7 @@ impl FileSystem for F2fs {
             let _ = self.removexattr(cred, ino, name);
         }
         let look = |inode: &Inode| {
-            inode.allows(Alteration::Attributes)?;
+            inode.check_allowed(Alteration::Attributes)?;
             let mut xattrs = self.media.xattrs(inode)?;
             let perm = self.subject_of(inode, cred, |subject| xattrs.set(subject, cred, name, value, how))?;
             let need = self.media.need_of_xattrs(inode, &xattrs)?;
@@ -366,12 +366,12 @@ impl FileSystem for F2fs {
             change.set_xattrs(inode, xattrs)?;
             self.attributes_changed(inode.nid, *perm)
         })?;
-        self.prompt_change()
+        self.after_change()
     }
 
     fn removexattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<()> {
         let look = |inode: &Inode| {
-            inode.allows(Alteration::Attributes)?;
+            inode.check_allowed(Alteration::Attributes)?;
             let mut xattrs = self.media.xattrs(inode)?;
             self.subject_of(inode, cred, |subject| xattrs.remove(subject, cred, name))?;
             let need = self.media.need_of_xattrs(inode, &xattrs)?;
@@ -381,12 +381,12 @@ impl FileSystem for F2fs {
             change.set_xattrs(inode, xattrs)?;
             self.attributes_changed(inode.nid, None)
         })?;
-        self.prompt_change()
+        self.after_change()
     }
 
     fn fsync(&self, handle: &Handle, _data_only: bool) -> Result<()> {
         if self.media.space.is_none() {
-            return self.ask(handle.ino, |inode| is_of(handle, inode));
+            return self.ask(handle.ino, |inode| check_same_inode(handle, inode));
         }
         self.make_durable(handle)
     }
@@ -397,12 +397,12 @@ impl FileSystem for F2fs {
 
     fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr> {
         let attr = self.set_attributes(cred, ino, handle, set)?;
-        self.prompt_change().map(|()| attr)
+        self.after_change().map(|()| attr)
     }
 
     fn make(&self, cred: &Cred, parent: Ino, name: Name<'_>, node: NewNode<'_>) -> Result<Attr> {
         let attr = self.make_named(cred, parent, name.bytes(), &node, |inode| inode.attr())?;
-        self.prompt_name().map(|()| attr)
+        self.after_name_change().map(|()| attr)
     }
 
     fn create(
@@ -418,7 +418,7 @@ impl FileSystem for F2fs {
             self.opened.add(inode.nid, false);
             (inode.attr(), handle_of(inode, flags))
         })?;
-        match self.prompt_name() {
+        match self.after_name_change() {
             Ok(()) => Ok((attr, handle)),
             Err(error) => {
                 self.release(handle);
@@ -444,17 +444,17 @@ impl FileSystem for F2fs {
 
     fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: Name<'_>) -> Result<Attr> {
         let inode = self.link_named(cred, ino, parent, name.bytes())?;
-        self.prompt_name().map(|()| inode.attr())
+        self.after_name_change().map(|()| inode.attr())
     }
 
     fn unlink(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
         self.unlink_named(cred, parent, name.bytes(), false)?;
-        self.prompt_name()
+        self.after_name_change()
     }
 
     fn rmdir(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
         self.unlink_named(cred, parent, name.bytes(), true)?;
-        self.prompt_name()
+        self.after_name_change()
     }
 
     fn rename(
@@ -467,35 +467,35 @@ impl FileSystem for F2fs {
         mode: RenameMode,
     ) -> Result<()> {
         if breaks(Breach::RenameInTwo) && mode == RenameMode::Replace {
-            self.replace_at_first((parent, name), (new_parent, new_name))?;
+            self.unlink_before_rename((parent, name), (new_parent, new_name))?;
         }
         self.rename_named(cred, (parent, name), (new_parent, new_name), mode)?;
-        self.prompt_name()
+        self.after_name_change()
     }
 
     fn write(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
         if buf.is_empty() {
             return self.ask(handle.ino, |inode| {
-                is_of(handle, inode)?;
+                check_same_inode(handle, inode)?;
                 if handle.flags.write { Ok(0) } else { Err(Error::BadHandle) }
             });
         }
         let rest = if breaks(Breach::WritesInTwo) { self.write_half(handle, offset, buf)? } else { 0 };
-        let len = rest + self.write_part(handle, offset + rest as u64, &buf[rest..])?;
-        self.prompt_with(handle).map(|()| len)
+        let len = rest + self.write_range(handle, offset + rest as u64, &buf[rest..])?;
+        self.after_change_through(handle).map(|()| len)
     }
 
     fn append(&self, handle: &Handle, buf: &[u8]) -> Result<u64> {
         if buf.is_empty() {
             return self.ask(handle.ino, |inode| {
-                is_of(handle, inode)?;
+                check_same_inode(handle, inode)?;
                 if handle.flags.write { Ok(inode.size_bytes) } else { Err(Error::BadHandle) }
             });
         }
         let before = breaks(Breach::AppendsAtOldEnd).then(|| self.old_end(handle)).transpose()?;
         let end = |inode: &Inode| before.unwrap_or(inode.size_bytes);
-        let offset = self.write_at(handle, buf, Alteration::Growth, end)?;
-        self.prompt_with(handle).map(|()| offset)
+        let offset = self.write_exclusive(handle, buf, Alteration::Growth, end)?;
+        self.after_change_through(handle).map(|()| offset)
     }
 
     fn size_max_bytes(&self, ino: Ino) -> Result<u64> {
@@ -508,30 +508,30 @@ impl FileSystem for F2fs {
         }
         let end = end_of(offset, len_bytes)?;
         if breaks(Breach::ShiftInTwo) && op == RangeOp::Collapse {
-            self.punch_at_first(handle, offset, end)?;
+            self.punch_before_shift(handle, offset, end)?;
         }
         self.change_range(handle, op, offset, end)?;
-        self.prompt_with(handle)
+        self.after_change_through(handle)
     }
 }
 
 impl F2fs {
     /// After a name was added or removed: makes that durable, if the mount demands it.
-    fn prompt_name(&self) -> Result<()> {
+    fn after_name_change(&self) -> Result<()> {
         // ORDERING: Relaxed, set before the first call.
-        if self.prompt_names.load(Relaxed) { self.checkpoint() } else { Ok(()) }
+        if self.sync_names.load(Relaxed) { self.checkpoint() } else { Ok(()) }
     }
 
     /// The same after a change of attributes.
-    fn prompt_change(&self) -> Result<()> {
+    fn after_change(&self) -> Result<()> {
         // ORDERING: Relaxed, as above.
-        if self.prompt_content.load(Relaxed) { self.checkpoint() } else { Ok(()) }
+        if self.sync_content.load(Relaxed) { self.checkpoint() } else { Ok(()) }
     }
 
     /// The same after a change through an open file.
-    fn prompt_with(&self, handle: &Handle) -> Result<()> {
+    fn after_change_through(&self, handle: &Handle) -> Result<()> {
         // ORDERING: Relaxed, as above.
-        if self.prompt_content.load(Relaxed) { self.make_durable(handle) } else { Ok(()) }
+        if self.sync_content.load(Relaxed) { self.make_durable(handle) } else { Ok(()) }
     }
 
     /// Piece by piece: each piece leaves a consistent file, and has its own reservation.
@@ -543,7 +543,7 @@ impl F2fs {
         let mut at = offset;
         while at < end {
             let look = |inode: &Inode| {
-                inode.allows(alteration)?;
+                inode.check_allowed(alteration)?;
                 if at == offset && matches!(op, RangeOp::Allocate { .. } | RangeOp::Zero { .. }) {
                     self.has_space_for(inode, offset, end)?;
                 }
@@ -563,7 +563,7 @@ impl F2fs {
     fn has_space_for(&self, inode: &Inode, offset: u64, end: u64) -> Result<()> {
         let pages = pages_of(offset, end);
         let space = self.media.space()?;
-        inode.has_room_to(pages.end)?;
+        inode.check_room_to(pages.end)?;
         let many = (pages.end - pages.start).saturating_sub(inode.block().blocks.get());
         if !inode.keeps_inline(end) && !space.has(many) {
             return Err(Error::NoSpace);

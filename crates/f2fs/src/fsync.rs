@@ -2,9 +2,9 @@
 //! checkpoint recovers them (`roll_forward`). With a node log the nodes are written there instead, and need
 //! no mark and no second flush.
 //!
-//! State       `F2fs::chain`: its holder may write nodes to the log. Each node names the block of the next one, and a missing node ends
-//!             the chain. So nodes are written in the order of their blocks, and only by the holder.
-//! Lock order  the gate, the file's inode, the chain, and then the locks of the tables.
+//! State       `F2fs::fsync_chain`: its holder may write nodes to the chain. Each node names the block of the next one, and a missing
+//!             node ends the chain. So nodes are written in the order of their blocks, and only by the holder.
+//! Lock order  the call gate, the file's inode, the fsync chain, and then the locks of the tables.
 //! Crash order pages, a flush, nodes, a flush. Without the first flush, marked nodes could lead to blocks without their bytes.
 //!             The last node has the mark: without it the earlier nodes do not count. As in Linux, a written block reaches the
 //!             media whole or not at all; an inode's checksum, where there is one, verifies that.
@@ -12,7 +12,7 @@
 
 use crate::format::node_flag;
 use crate::ids::Nid;
-use crate::inode::{is_of, nid_of};
+use crate::inode::{check_same_inode, nid_of};
 use crate::mounted::F2fs;
 use crate::node::block_map::NodeRole;
 use crate::node_log::NodeLog;
@@ -43,10 +43,10 @@ impl F2fs {
         // An earlier holder of the inode may have failed.
         self.not_failed()?;
         let inode = self.media.inode(nid)?;
-        is_of(handle, &inode)?;
+        check_same_inode(handle, &inode)?;
         let (version, age) = {
-            let ledger = self.ledger();
-            (ledger.checkpoint.node_version(), ledger.since.elapsed())
+            let state = self.checkpoint_state();
+            (state.checkpoint.node_version(), state.since.elapsed())
         };
         let log = self.media.nodes.log.as_ref();
         if log.is_none() && age > CHECKPOINT_AGE_MAX || !space.can_roll_forward() {
@@ -98,7 +98,7 @@ impl F2fs {
         nodes.retain(|(node, place)| *node != nid && NodeRole::of(*place, 0) != Some(NodeRole::Indirect));
         let mark = node_flag::FSYNC | if with_name { node_flag::DENTRY } else { 0 };
         media.space()?.since.goes_ahead(nodes.len() + 1);
-        let chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let chain = self.fsync_chain.lock().unwrap_or_else(PoisonError::into_inner);
         for (node, _) in nodes {
             media.nodes.write_one(node, |node| media.write_node(node, version, 0))?;
         }

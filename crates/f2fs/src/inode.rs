@@ -40,7 +40,7 @@ pub(crate) fn nid_of(ino: Ino) -> Result<Nid> {
 }
 
 /// Checks that the inode is the one that was opened.
-pub(crate) fn is_of(handle: &Handle, inode: &Inode) -> Result<()> {
+pub(crate) fn check_same_inode(handle: &Handle, inode: &Inode) -> Result<()> {
     if u64::from(inode.block().generation.get()) == handle.token { Ok(()) } else { Err(Error::Stale) }
 }
 
@@ -174,7 +174,7 @@ impl Inode {
     ///
     /// # Errors
     /// [`Error::FileTooBig`].
-    pub(crate) fn has_room_to(&self, pages: u64) -> Result<()> {
+    pub(crate) fn check_room_to(&self, pages: u64) -> Result<()> {
         if pages <= pages_max(self.pointers()) { Ok(()) } else { Err(Error::FileTooBig) }
     }
 
@@ -226,7 +226,7 @@ impl Inode {
     ///
     /// # Errors
     /// [`Error::NotSupported`].
-    pub(crate) fn readable(&self) -> Result<()> {
+    pub(crate) fn check_readable(&self) -> Result<()> {
         let block = self.block();
         if block.advise & advise_flag::ENCRYPT != 0 {
             return Err(Error::NotSupported(
@@ -247,7 +247,7 @@ impl Inode {
     ///
     /// # Errors
     /// [`Error::NotPermitted`].
-    pub(crate) fn allows(&self, alteration: Alteration) -> Result<()> {
+    pub(crate) fn check_allowed(&self, alteration: Alteration) -> Result<()> {
         let block = self.block();
         let is_fixed = block.flags.get() & inode_flag::IMMUTABLE != 0;
         let only_grows = block.flags.get() & inode_flag::APPEND_ONLY != 0;

@@ -23,7 +23,7 @@ heddle_vfs::breaches! {
     /// The device is not flushed before a checkpoint, or a log checkpoint, counts.
     FlushForgotten,
     /// A mount with `sync` or `dirsync` ignores the option.
-    PromptForgotten,
+    SyncOptionForgotten,
     /// Recovered nodes are overwritten before the checkpoint with their contents is valid.
     ChainWrittenOver,
     /// The log ends before the checkpoint with its contents is valid.

@@ -7,7 +7,7 @@ pub(crate) mod repair;
 pub(crate) mod survey;
 
 use crate::checkpoint::Checkpoint;
-use crate::checkpoint::commit::Ledger;
+use crate::checkpoint::commit::CheckpointState;
 use crate::checksum::inode_seed;
 use crate::device::{Access, Device};
 use crate::error::OpenError;
@@ -143,7 +143,7 @@ impl F2fs {
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
         fs.take_in_log(&found).map_err(|error| damaged(format!("its node log: {error}")))?;
         check_root(&fs.media).map_err(|what| damaged(format!("its node log: {what}")))?;
-        let orphans: Vec<Nid> = fs.ledger().orphans.iter().copied().collect();
+        let orphans: Vec<Nid> = fs.checkpoint_state().orphans.iter().copied().collect();
         for nid in orphans {
             // An inode with a record in the log has got a name, or was freed.
             if !found.has(nid) {
@@ -151,7 +151,7 @@ impl F2fs {
                 // An inode that cannot be read completely stays on the list. fsck.f2fs can free it; nothing
                 // else is affected.
                 if let Err(error) = fs.media.check_end(&inode) {
-                    fs.left_unended.push((nid.0, error.to_string()));
+                    fs.orphans_left.push((nid.0, error.to_string()));
                     continue;
                 }
                 fs.media
@@ -159,7 +159,7 @@ impl F2fs {
                     .and_then(|change| change.end(nid))
                     .map_err(|error| damaged(format!("inode {}, which has no name: {error}", nid.0)))?;
             }
-            fs.ledger().orphans.remove(&nid);
+            fs.checkpoint_state().orphans.remove(&nid);
         }
         if !found.is_empty() {
             if breaks(Breach::LogEndsFirst)
@@ -175,7 +175,7 @@ impl F2fs {
                 image: path.into(),
                 what: format!(
                     "{} files fsynced after its last checkpoint, and no space to recover them: add -o ro",
-                    fs.fsynced_inodes
+                    fs.recovered_inodes
                 ),
             },
             error => damaged(format!("the fsyncs after its last checkpoint: {error}")),
@@ -230,7 +230,7 @@ impl F2fs {
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
         check_root(&media).map_err(damaged)?;
         let orphans = checkpoint.orphans.iter().copied().collect();
-        let ledger = Ledger { checkpoint, orphans, since: Instant::now() };
+        let state = CheckpointState { checkpoint, orphans, since: Instant::now() };
         let ranges = variant.has_ranges().then(Ranges::new).transpose();
         let ranges = ranges.map_err(|_| OpenError::System {
             image: path.into(),
@@ -243,29 +243,29 @@ impl F2fs {
             ranges,
             opened: OpenFiles::default(),
             stat_ticks: StatTicks::new(),
-            ledger: Mutex::new(ledger),
+            checkpoint_state: Mutex::new(state),
             failed: AtomicBool::new(false),
             // Handles of an earlier mount must be invalid in this one.
-            generation: AtomicU32::new(now().nanos() ^ now().secs() as u32),
+            next_generation: AtomicU32::new(now().nanos() ^ now().secs() as u32),
             superblock,
-            fsynced_inodes: fsynced.inodes + found.fsynced_inodes(),
-            left_unended: Vec::new(),
-            chain: Mutex::default(),
-            prompt_content: AtomicBool::new(false),
-            prompt_names: AtomicBool::new(false),
+            recovered_inodes: fsynced.inodes + found.fsynced_inodes(),
+            orphans_left: Vec::new(),
+            fsync_chain: Mutex::default(),
+            sync_content: AtomicBool::new(false),
+            sync_names: AtomicBool::new(false),
         };
         Ok((fs, chain, found))
     }
 
     /// Sets what is durable when a call returns (mount(8)'s `sync` and `dirsync`): with `content` everything,
     /// with `names` changes of names.
-    pub fn set_prompt(&self, content: bool, names: bool) {
-        if breaks(Breach::PromptForgotten) {
+    pub fn set_sync(&self, content: bool, names: bool) {
+        if breaks(Breach::SyncOptionForgotten) {
             return;
         }
         // ORDERING: Relaxed, set before the first call.
-        self.prompt_content.store(content, Relaxed);
-        self.prompt_names.store(names || content, Relaxed); // ORDERING: Relaxed, as above.
+        self.sync_content.store(content, Relaxed);
+        self.sync_names.store(names || content, Relaxed); // ORDERING: Relaxed, as above.
     }
 
     /// Sets whether each checkpoint tells the device which segments have become free. Block devices are told
@@ -283,7 +283,7 @@ impl F2fs {
         // Checked first, because a call may have failed for that reason.
         self.media.device.check_size()?;
         self.not_failed()?;
-        let clean = self.ledger().checkpoint.has(checkpoint_flag::UNMOUNTED);
+        let clean = self.checkpoint_state().checkpoint.has(checkpoint_flag::UNMOUNTED);
         if self.media.space.is_some() && (self.is_changed() || self.is_logged() || !clean) {
             self.fold(true)?;
         }
@@ -357,8 +357,8 @@ impl F2fs {
 
     /// Inodes without a name that the mount left alone, because they cannot be read completely, with the
     /// reason.
-    pub fn left_unended(&self) -> &[(u32, String)] {
-        &self.left_unended
+    pub fn orphans_left(&self) -> &[(u32, String)] {
+        &self.orphans_left
     }
 
     /// Returns true if a call has failed half-way. Then no more changes are made.

@@ -508,7 +508,7 @@ fn sync_and_dirsync_changes_survive_a_kill() {
         let root = Cred::root();
         fs.release(create(&fs, ROOT, "old"));
         fs.sync().unwrap();
-        fs.set_prompt(content, names);
+        fs.set_sync(content, names);
         let file = create(&fs, ROOT, "file");
         let is_named = |fs: &F2fs, text: &str| fs.lookup(&root, ROOT, name(text)).is_ok();
         let now = || {

@@ -65,7 +65,7 @@ mod writers;
 mod xattrs;
 
 pub use error::{Error, Holder, is_plain, shown};
-pub use mounts::{Mount, heddle_mounts, is_believed, is_served};
+pub use mounts::{Mount, heddle_mounts, is_served, is_trusted_user};
 pub use options::MountOptions;
 pub use remount::{Remount, remount};
 pub use session::{MountPoint, Mounted, Unmounter, mount};

@@ -34,11 +34,11 @@ pub struct Mount {
 
 impl Mount {
     /// Returns true if root or this user mounted it: its source can be trusted. Another user may name any source.
-    pub fn is_believed(&self) -> bool {
-        self.user.is_some_and(is_believed)
+    pub fn has_trusted_user(&self) -> bool {
+        self.user.is_some_and(is_trusted_user)
     }
 
-    pub(crate) fn is_ours(&self) -> bool {
+    pub(crate) fn is_heddle(&self) -> bool {
         self.kind == FS_TYPE
     }
 
@@ -80,18 +80,18 @@ pub(crate) fn life_of(dir: &Path) -> Life {
 
 /// The mount point's path, as the kernel's table shows it. The parent is resolved. The last name stays as it is,
 /// because a look at a mount point asks its process; if it is a link and no mount point, it is followed.
-pub(crate) fn place_of(dir: &Path) -> PathBuf {
-    let mut place = above_resolved(dir);
+pub(crate) fn mount_point_path(dir: &Path) -> PathBuf {
+    let mut place = with_resolved_parent(dir);
     for _ in 0..LINKS_MAX {
         let link = if mount_at(&place).is_some() { None } else { fs::read_link(&place).ok() };
         let Some(to) = link else { break };
         // Relative to the directory of the link.
-        place = above_resolved(&place.parent().unwrap_or(Path::new("/")).join(to));
+        place = with_resolved_parent(&place.parent().unwrap_or(Path::new("/")).join(to));
     }
     place
 }
 
-fn above_resolved(dir: &Path) -> PathBuf {
+fn with_resolved_parent(dir: &Path) -> PathBuf {
     match (dir.parent(), dir.file_name()) {
         (Some(above), Some(name)) => {
             let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
@@ -115,7 +115,7 @@ pub(crate) fn all() -> Vec<Mount> {
 /// be read.
 pub fn heddle_mounts(of_process: Option<u32>) -> Vec<Mount> {
     let mounts = of_process.map_or_else(all, of_namespace);
-    mounts.into_iter().filter(Mount::is_ours).collect()
+    mounts.into_iter().filter(Mount::is_heddle).collect()
 }
 
 /// All mounts in the mount namespace of a process.
@@ -149,7 +149,7 @@ fn user_of(options: &[u8]) -> Option<u32> {
 }
 
 /// Returns true if this process trusts what that user says of a mount: root, and its own user.
-pub fn is_believed(user: u32) -> bool {
+pub fn is_trusted_user(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 

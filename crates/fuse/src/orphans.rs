@@ -118,7 +118,7 @@ impl Orphans {
     }
 
     /// Waits until each inode that has just lost its name is forgotten, or known to be in use.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn wait_for_forgets(&self) {
         let me = self.waiting.fetch_add(1, SeqCst);
         if me < self.waiting_max {
             let began = Instant::now();
@@ -142,7 +142,7 @@ impl Orphans {
         for _ in 1..TRIES {
             let before = self.let_go.load(SeqCst);
             match work() {
-                Err(Error::NoSpace) => self.settle(),
+                Err(Error::NoSpace) => self.wait_for_forgets(),
                 done => return done,
             }
             if self.let_go.load(SeqCst) == before {

@@ -10,7 +10,7 @@ use rustix::mount::MountFlags;
 
 use crate::Error;
 use crate::error::shown;
-use crate::mounts::{mount_at, place_of};
+use crate::mounts::{mount_at, mount_point_path};
 use crate::umount::{holders, server_of};
 
 /// The changes; `None` leaves an option as it is.
@@ -31,10 +31,10 @@ pub struct Remount {
 /// # Errors
 /// [`Error::NotMounted`], [`Error::NotOurs`], [`Error::ImageReadOnly`], [`Error::Busy`], [`Error::Remount`].
 pub fn remount(dir: &Path, change: Remount) -> Result<(), Error> {
-    let dir = place_of(dir);
+    let dir = mount_point_path(dir);
     let mount = match mount_at(&dir) {
         None => return Err(Error::NotMounted { dir }),
-        Some(mount) if mount.is_ours() => mount,
+        Some(mount) if mount.is_heddle() => mount,
         Some(mount) => {
             return Err(Error::NotOurs { dir, kind: mount.kind, source_name: shown(&mount.source) });
         }

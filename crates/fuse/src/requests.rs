@@ -464,7 +464,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.orphans.settle();
+        self.orphans.wait_for_forgets();
         match self.guarded(|| self.fs.statfs()) {
             Ok(s) => reply.statfs(
                 s.blocks_total,

@@ -46,8 +46,8 @@ impl MountPoint {
     /// # Errors
     /// [`Error::NoDevice`], [`Error::MountPoint`], [`Error::AlreadyMounted`], [`Error::DeadMount`], [`Error::Refused`].
     pub fn check(dir: &Path, source: &Path) -> Result<MountPoint, Error> {
-        let place = mounts::place_of(dir);
-        let dead = mounts::mount_at(&place).filter(mounts::Mount::is_ours);
+        let place = mounts::mount_point_path(dir);
+        let dead = mounts::mount_at(&place).filter(mounts::Mount::is_heddle);
         let dir = match &dead {
             None => usable(dir)?,
             Some(mount) if mounts::life_of(&place) != mounts::Life::Dead => {

@@ -19,7 +19,7 @@ use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::error::shown;
-use crate::mounts::{self, Life, Mount, life_of, mount_at, place_of};
+use crate::mounts::{self, Life, Mount, life_of, mount_at, mount_point_path};
 use crate::{Error, Holder};
 
 /// How often to check whether a process has ended, where the kernel has no pidfd.
@@ -36,7 +36,7 @@ pub struct Leaving {
     pub was_dead: bool,
     /// Root or this user named the source of the mount. Any other user may have named any path, which must
     /// not be opened.
-    pub is_believed: bool,
+    pub has_trusted_user: bool,
 }
 
 /// The process behind a mount.
@@ -73,10 +73,10 @@ impl Image {
 /// # Errors
 /// [`Error::NotMounted`], [`Error::NotOurs`], [`Error::Busy`], [`Error::Unmount`].
 pub fn umount(dir: &Path) -> Result<Leaving, Error> {
-    let dir = place_of(dir);
+    let dir = mount_point_path(dir);
     let mount = match mount_at(&dir) {
         None => return Err(Error::NotMounted { dir }),
-        Some(mount) if mount.is_ours() => mount,
+        Some(mount) if mount.is_heddle() => mount,
         Some(Mount { kind, source, .. }) => {
             return Err(Error::NotOurs { dir, kind, source_name: shown(&source) });
         }
@@ -85,8 +85,8 @@ pub fn umount(dir: &Path) -> Result<Leaving, Error> {
     // A process that can be seen to live is not asked: it may be stopped.
     let was_dead = server.is_none() && life_of(&dir) == Life::Dead;
     take_away(&dir, if was_dead { UnmountFlags::DETACH } else { UnmountFlags::empty() })?;
-    let is_believed = mount.is_believed();
-    Ok(Leaving { dir, device: mount.device, source: mount.source, server, was_dead, is_believed })
+    let has_trusted_user = mount.has_trusted_user();
+    Ok(Leaving { dir, device: mount.device, source: mount.source, server, was_dead, has_trusted_user })
 }
 
 impl Leaving {

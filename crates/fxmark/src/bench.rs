@@ -19,7 +19,7 @@ use crate::ops::{Ops, Result};
 use crate::recorder::Recorder;
 
 /// A worker's context: the interface of the file system, the job, and the worker's number.
-pub(crate) struct Stage<'a, O> {
+pub(crate) struct WorkerContext<'a, O> {
     pub ops: &'a O,
     pub job: &'a Job,
     pub me: usize,
@@ -33,38 +33,38 @@ pub(crate) enum Next {
     Exhausted,
 }
 
-/// A pass of [`Bench::grow_old`].
+/// A pass of [`Bench::age`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pass {
-    There,
-    Back,
+    First,
+    Second,
 }
 
 /// One kind of loop, for one worker.
 pub(crate) trait Bench<O: Ops>: Sized {
     /// Worker 0 makes the files that all workers share.
-    fn lay_out(_stage: &Stage<'_, O>) -> Result<()> {
+    fn lay_out(_worker: &WorkerContext<'_, O>) -> Result<()> {
         Ok(())
     }
 
     /// Makes this worker's own files; after `lay_out`.
-    fn prepare(stage: &Stage<'_, O>) -> Result<Self>;
+    fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self>;
 
     /// One operation, counted in the recorder. All else here is the harness' own cost: keep it short.
-    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next>;
+    fn step(&mut self, worker: &WorkerContext<'_, O>, recorder: &mut Recorder) -> Result<Next>;
 
     /// Brings a short run to the state that a timed run reaches after a while: all candidates of an operation
     /// were used, and a directory has had all its names. It has two passes; all workers finish the first
     /// before any starts the second. The files are as before.
-    fn grow_old(&mut self, _stage: &Stage<'_, O>, _pass: Pass) -> Result<()> {
+    fn age(&mut self, _worker: &WorkerContext<'_, O>, _pass: Pass) -> Result<()> {
         Ok(())
     }
 
     /// Compares the file system's content with the content that the operations imply.
-    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()>;
+    fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()>;
 
     /// Runs one more operation and checks its effect at once.
-    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()>;
+    fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()>;
 }
 
 /// Runs a worker of any workload: `$with::<Bench>(…)` with its kind of loop.

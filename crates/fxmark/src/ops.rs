@@ -17,8 +17,9 @@ pub(crate) enum Failure {
     Short { call: &'static str, got: usize, want: usize },
     #[error("verification failed: wrong {what}: {detail}")]
     Wrong { what: &'static str, detail: String },
+    /// Any other reason, in words.
     #[error("{0}")]
-    Set(&'static str),
+    Other(&'static str),
     /// Another worker failed; its text is reported.
     #[error("stopped because another worker failed")]
     Aborted,
@@ -84,7 +85,7 @@ pub(crate) trait Ops {
     fn close_dir(&self, dir: Self::Dir) -> Result<()>;
 
     /// Writes back the set-up's data, so that it is not written back in the timed loop.
-    fn settle(&self) -> Result<()>;
+    fn write_back(&self) -> Result<()>;
 
     /// All workers' files exist now: takes the page faults that this world would otherwise take in the timed
     /// loop.

@@ -23,7 +23,7 @@ pub(crate) enum Phase {
     /// Each worker makes its own files.
     Prepare = 1,
     /// Worker 0 writes back; each worker maps the files of all.
-    Settle,
+    WriteBack,
     WarmUp,
     /// Warm-up is over, the clock has not started.
     Ready,

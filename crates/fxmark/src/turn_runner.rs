@@ -8,7 +8,7 @@
 //!             one mutex; each worker sleeps on a condition of its own.
 //! Invariants  I1  a worker does anything at all only in its turn; a worker that fails ends the run for all.
 
-use crate::bench::{Bench, Next, Pass, Stage, dispatch};
+use crate::bench::{Bench, Next, Pass, WorkerContext, dispatch};
 use crate::config::{Config, Job};
 use crate::ops::engine::Engine;
 use crate::ops::{Failure, Ops, Result};
@@ -77,7 +77,7 @@ pub fn run_in_turns(
     thread::scope(|scope| {
         for me in 0..workers {
             let (turns, job, fs) = (&turns, &job, fs.clone());
-            scope.spawn(move || turns.live(fs, job, me));
+            scope.spawn(move || turns.run_worker(fs, job, me));
         }
     });
     drop(fs);
@@ -88,15 +88,17 @@ pub fn run_in_turns(
 }
 
 /// Runs the worker of a workload in turns.
-fn live<O: Ops>(stage: &Stage<'_, O>, turns: &TurnRunner<'_>) -> Result<()> {
-    dispatch!(stage.job, O, turns, work, stage)
+fn dispatch_worker<O: Ops>(worker: &WorkerContext<'_, O>, turns: &TurnRunner<'_>) -> Result<()> {
+    dispatch!(worker.job, O, turns, run_parts, worker)
 }
 
 impl TurnRunner<'_> {
-    fn live(&self, fs: Arc<dyn FileSystem>, job: &Job, me: usize) {
+    fn run_worker(&self, fs: Arc<dyn FileSystem>, job: &Job, me: usize) {
         self.watch.worker_starts(me);
-        let life = std::panic::AssertUnwindSafe(|| live(&Stage { ops: &Engine::new(fs), job, me }, self));
-        let failure = match std::panic::catch_unwind(life) {
+        let run = std::panic::AssertUnwindSafe(|| {
+            dispatch_worker(&WorkerContext { ops: &Engine::new(fs), job, me }, self)
+        });
+        let failure = match std::panic::catch_unwind(run) {
             Ok(Ok(()) | Err(Failure::Aborted)) => return,
             Ok(Err(failure)) => failure.to_string(),
             Err(panic) => format!("panicked: {}", panic_text(&*panic)),
@@ -105,43 +107,43 @@ impl TurnRunner<'_> {
         self.wake.iter().for_each(Condvar::notify_one);
     }
 
-    /// A worker's life, part by part, each in its turn.
-    pub fn work<O: Ops, B: Bench<O>>(&self, stage: &Stage<'_, O>) -> Result<()> {
-        let first = stage.me == 0;
-        let mut bench = self.in_turn(stage.me, || {
+    /// Runs a worker part by part, each in its turn.
+    pub fn run_parts<O: Ops, B: Bench<O>>(&self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        let first = worker.me == 0;
+        let mut bench = self.in_turn(worker.me, || {
             if first {
-                B::lay_out(stage)?;
+                B::lay_out(worker)?;
             }
-            B::prepare(stage)
+            B::prepare(worker)
         })?;
-        for pass in [Pass::There, Pass::Back] {
-            self.in_turn(stage.me, || bench.grow_old(stage, pass))?;
+        for pass in [Pass::First, Pass::Second] {
+            self.in_turn(worker.me, || bench.age(worker, pass))?;
         }
-        self.in_turn(stage.me, || if first { stage.ops.settle() } else { Ok(()) })?;
+        self.in_turn(worker.me, || if first { worker.ops.write_back() } else { Ok(()) })?;
         let mut recorder = Recorder::new();
         for round in 0..self.rounds.warm_up + self.rounds.counted {
             let counted = round >= self.rounds.warm_up;
-            let next = self.in_turn(stage.me, || {
-                self.watch.begins(stage.me, counted);
-                let next = bench.step(stage, &mut recorder);
-                self.watch.ends(stage.me);
+            let next = self.in_turn(worker.me, || {
+                self.watch.begins(worker.me, counted);
+                let next = bench.step(worker, &mut recorder);
+                self.watch.ends(worker.me);
                 next
             })?;
             if next == Next::Exhausted {
-                return Err(Failure::Set("the file system is full"));
+                return Err(Failure::Other("the file system is full"));
             }
         }
         // In MRPM each worker would check the whole tree, which takes longer than the run: worker 0 alone does.
-        let mine = first || stage.job.workload != Workload::MRPM;
-        self.in_turn(stage.me, || if mine { bench.check(stage) } else { Ok(()) })?;
-        self.in_turn(stage.me, || bench.prove(stage))
+        let checks = first || worker.job.workload != Workload::MRPM;
+        self.in_turn(worker.me, || if checks { bench.check(worker) } else { Ok(()) })?;
+        self.in_turn(worker.me, || bench.prove(worker))
     }
 
     /// Does a part when it is this worker's turn, and hands the turn on.
     fn in_turn<T>(&self, me: usize, part: impl FnOnce() -> Result<T>) -> Result<T> {
         let workers = self.wake.len();
-        let mine = |state: &mut State| state.turn % workers != me && state.failure.is_none();
-        let state = self.wake[me].wait_while(self.state(), mine).unwrap_or_else(PoisonError::into_inner);
+        let must_wait = |state: &mut State| state.turn % workers != me && state.failure.is_none();
+        let state = self.wake[me].wait_while(self.state(), must_wait).unwrap_or_else(PoisonError::into_inner);
         if state.failure.is_some() {
             return Err(Failure::Aborted);
         }

@@ -1,10 +1,10 @@
-//! The life of a worker, the same for a thread and for a forked process.
+//! What a worker does, the same for a thread and for a forked process.
 //!
 //! set-up -> warm-up -> timed loop -> check of what it left -> proof -> end, with a barrier before each (`ResultBoard`).
 //! The proof: the workload goes on for a moment, all workers at once, and every operation is read back before the next.
 //! The timed loop alone cannot show a lost write that a later one covers.
 
-use crate::bench::{Bench, Next, Stage, dispatch};
+use crate::bench::{Bench, Next, WorkerContext, dispatch};
 use crate::ops::{Ops, Result};
 use crate::recorder::{Recorder, now_ns};
 use crate::result_board::{Phase, ResultBoard};
@@ -15,18 +15,18 @@ const PROOF_OPERATIONS: u32 = 2048;
 const PROOF_NS: u64 = 200_000_000;
 
 /// Runs the worker of a workload, timed.
-pub(crate) fn live<O: Ops>(stage: &Stage<'_, O>, board: &ResultBoard) {
-    dispatch!(stage.job, O, board, live, stage);
+pub(crate) fn dispatch_worker<O: Ops>(worker: &WorkerContext<'_, O>, board: &ResultBoard) {
+    dispatch!(worker.job, O, board, run_worker, worker);
 }
 
 impl ResultBoard {
     /// Runs a worker to its end; a failure or a panic is put on the board.
-    pub(crate) fn live<O: Ops, B: Bench<O>>(&self, stage: &Stage<'_, O>) {
-        let life = std::panic::AssertUnwindSafe(|| work::<O, B>(stage, self));
-        match std::panic::catch_unwind(life) {
+    pub(crate) fn run_worker<O: Ops, B: Bench<O>>(&self, worker: &WorkerContext<'_, O>) {
+        let run = std::panic::AssertUnwindSafe(|| run_phases::<O, B>(worker, self));
+        match std::panic::catch_unwind(run) {
             Ok(Ok(())) | Ok(Err(crate::ops::Failure::Aborted)) => {}
-            Ok(Err(failure)) => self.fail(stage.me, &failure.to_string()),
-            Err(panic) => self.fail(stage.me, &format!("panicked: {}", panic_text(&*panic))),
+            Ok(Err(failure)) => self.fail(worker.me, &failure.to_string()),
+            Err(panic) => self.fail(worker.me, &format!("panicked: {}", panic_text(&*panic))),
         }
     }
 }
@@ -37,38 +37,38 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text")
 }
 
-fn work<O: Ops, B: Bench<O>>(stage: &Stage<'_, O>, board: &ResultBoard) -> Result<()> {
-    let first = stage.me == 0;
+fn run_phases<O: Ops, B: Bench<O>>(worker: &WorkerContext<'_, O>, board: &ResultBoard) -> Result<()> {
+    let first = worker.me == 0;
     let arrive_and_wait = |phase| {
         board.arrive();
         board.wait(phase)
     };
     if first {
-        B::lay_out(stage)?;
+        B::lay_out(worker)?;
     }
     arrive_and_wait(Phase::Prepare)?;
-    let mut bench = B::prepare(stage)?;
-    arrive_and_wait(Phase::Settle)?;
+    let mut bench = B::prepare(worker)?;
+    arrive_and_wait(Phase::WriteBack)?;
     if first {
-        stage.ops.settle()?;
+        worker.ops.write_back()?;
     }
-    stage.ops.ready();
+    worker.ops.ready();
     arrive_and_wait(Phase::WarmUp)?;
-    drive(&mut bench, stage, board, Phase::WarmUp, &mut Recorder::new())?;
+    drive(&mut bench, worker, board, Phase::WarmUp, &mut Recorder::new())?;
 
     let mut recorder = Recorder::new();
     arrive_and_wait(Phase::Measure)?;
     let (cpu, start_ns) = (cpu_ns(), now_ns());
-    drive(&mut bench, stage, board, Phase::Measure, &mut recorder)?;
+    drive(&mut bench, worker, board, Phase::Measure, &mut recorder)?;
     let (wall_ns, cpu_end) = (now_ns() - start_ns, cpu_ns());
-    board.report(stage.me, &recorder, wall_ns, (cpu_end.0 - cpu.0, cpu_end.1 - cpu.1));
+    board.report(worker.me, &recorder, wall_ns, (cpu_end.0 - cpu.0, cpu_end.1 - cpu.1));
 
     arrive_and_wait(Phase::Check)?;
-    bench.check(stage)?;
+    bench.check(worker)?;
     arrive_and_wait(Phase::Prove)?;
     let start_ns = now_ns();
     for _ in 0..PROOF_OPERATIONS {
-        bench.prove(stage)?;
+        bench.prove(worker)?;
         if now_ns() - start_ns > PROOF_NS {
             break;
         }
@@ -80,13 +80,13 @@ fn work<O: Ops, B: Bench<O>>(stage: &Stage<'_, O>, board: &ResultBoard) -> Resul
 #[inline]
 fn drive<O: Ops, B: Bench<O>>(
     bench: &mut B,
-    stage: &Stage<'_, O>,
+    worker: &WorkerContext<'_, O>,
     board: &ResultBoard,
     phase: Phase,
     recorder: &mut Recorder,
 ) -> Result<()> {
     while board.is(phase) {
-        if recorder.operation(|recorder| bench.step(stage, recorder))? == Next::Exhausted {
+        if recorder.operation(|recorder| bench.step(worker, recorder))? == Next::Exhausted {
             break;
         }
     }

@@ -49,7 +49,7 @@ fn lead_parts(board: &ResultBoard, job: &Job, pool: &mut dyn WorkerPool) -> Resu
     gather(board, pool, 1, SET_UP_MAX)?;
     board.enter(Phase::Prepare);
     gather(board, pool, 2, SET_UP_MAX)?;
-    board.enter(Phase::Settle);
+    board.enter(Phase::WriteBack);
     gather(board, pool, 3, SET_UP_MAX)?;
     // The original has no warm-up: straight past it.
     board.enter(if warm_up.is_zero() { Phase::Ready } else { Phase::WarmUp });

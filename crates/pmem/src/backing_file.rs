@@ -6,7 +6,7 @@
 use crate::dirty::Failure;
 use crate::domain::{self, Backend};
 use crate::durability::Durability;
-use crate::free_space::{folder_of, free_space_bytes, is_in_memory};
+use crate::free_space::{free_space_bytes, is_in_memory};
 use crate::huge;
 use crate::mapping::{Mapping, Progress, reserve};
 use crate::region::{Region, Source};
@@ -18,7 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The name of a region without a path in errors.
@@ -219,9 +219,15 @@ fn no_space(file: &OwnedFd, path: &Path, len_bytes: u64) -> Error {
     Error::NoSpace { path: path.into(), len_bytes, free_bytes: free_space_bytes(file).saturating_add(own) }
 }
 
+/// The directory of a path's file.
+pub(crate) fn parent_dir(path: &Path) -> PathBuf {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    above.unwrap_or(Path::new(".")).to_path_buf()
+}
+
 /// A new file must keep its name after a power cut.
 pub(crate) fn sync_directory_of(path: &Path) -> Result<()> {
-    let parent = &folder_of(path);
+    let parent = &parent_dir(path);
     let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = fs::openat(CWD, parent, how, Mode::empty()).map_err(system("open", parent))?;
     fs::fsync(directory).map_err(system("sync", parent))

@@ -7,7 +7,7 @@
 use rustix::fs::{FileType, StatVfs, fstat, fstatfs, fstatvfs};
 use std::fs::read_to_string;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Magic numbers of the file systems whose files are memory.
 const TMPFS: u64 = 0x0102_1994;
@@ -24,7 +24,7 @@ pub(crate) fn free_space_bytes(file: impl AsFd) -> u64 {
     }
     // A tenth is left to other programs.
     let memory = memory_available_bytes().map_or(u64::MAX, |bytes| bytes / 10 * 9);
-    of_files.min(memory).min(left_by_groups(Path::new("/sys/fs/cgroup"), &own_groups()))
+    of_files.min(memory).min(cgroups_left_bytes(Path::new("/sys/fs/cgroup"), &own_cgroups()))
 }
 
 /// Returns true if the file's blocks are pages of memory.
@@ -40,13 +40,13 @@ fn memory_available_bytes() -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-fn own_groups() -> String {
+fn own_cgroups() -> String {
     read_to_string("/proc/self/cgroup").unwrap_or_default()
 }
 
 /// The smallest rest of a limit, of the control groups in `/proc/self/cgroup` and those above them. Reads cgroup
 /// v1 and v2.
-fn left_by_groups(root: &Path, groups: &str) -> u64 {
+fn cgroups_left_bytes(root: &Path, groups: &str) -> u64 {
     let mut least = u64::MAX;
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -60,7 +60,7 @@ fn left_by_groups(root: &Path, groups: &str) -> u64 {
         };
         let mut group = root.join(path.trim_start_matches('/'));
         loop {
-            least = least.min(left_in(&group, limit, usage, cache).unwrap_or(u64::MAX));
+            least = least.min(cgroup_left_bytes(&group, limit, usage, cache).unwrap_or(u64::MAX));
             if group == root || !group.pop() {
                 break;
             }
@@ -70,19 +70,13 @@ fn left_by_groups(root: &Path, groups: &str) -> u64 {
 }
 
 /// The rest of one control group's limit; the kernel can drop unused page cache for it.
-fn left_in(group: &Path, limit: &str, usage: &str, cache: &str) -> Option<u64> {
+fn cgroup_left_bytes(group: &Path, limit: &str, usage: &str, cache: &str) -> Option<u64> {
     let number = |name: &str| read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     let (limit, usage) = (number(limit)?, number(usage)?);
     let stat = read_to_string(group.join("memory.stat")).unwrap_or_default();
     let cache =
         stat.lines().find_map(|line| line.strip_prefix(cache)?.strip_prefix(' ')?.parse::<u64>().ok());
     Some(limit.saturating_sub(usage.saturating_sub(cache.unwrap_or(0))))
-}
-
-/// The directory of a path's file.
-pub(crate) fn folder_of(path: &Path) -> PathBuf {
-    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-    above.unwrap_or(Path::new(".")).to_path_buf()
 }
 
 #[cfg(test)]
@@ -103,16 +97,16 @@ mod tests {
         put("a", "memory.max", "1000\n");
         put("a", "memory.current", "300\n");
         put("a", "memory.stat", "anon 7\ninactive_file 100\n");
-        assert_eq!(left_by_groups(&root, "0::/a/b\n"), 800);
-        assert_eq!(left_by_groups(&root, "0::/elsewhere\n"), u64::MAX);
+        assert_eq!(cgroups_left_bytes(&root, "0::/a/b\n"), 800);
+        assert_eq!(cgroups_left_bytes(&root, "0::/elsewhere\n"), u64::MAX);
         put("memory/c", "memory.limit_in_bytes", "600\n");
         put("memory/c", "memory.usage_in_bytes", "700\n");
-        assert_eq!(left_by_groups(&root, "5:cpu:/c\n4:memory:/c\n"), 0);
+        assert_eq!(cgroups_left_bytes(&root, "5:cpu:/c\n4:memory:/c\n"), 0);
         fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]
-    fn memory_that_the_machine_lacks_is_no_room() {
+    fn a_memory_file_has_a_limit() {
         let file = rustix::fs::memfd_create("room", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let room = free_space_bytes(&file);
         assert!(room > 0 && room < 1 << 50, "{room}");

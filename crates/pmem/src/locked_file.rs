@@ -7,10 +7,9 @@
 //!             I3  a symbolic link is followed only to a device: the caller has not named a file behind one.
 
 use crate::Pos;
-use crate::backing_file::{self, OpenOptions, system};
+use crate::backing_file::{self, OpenOptions, parent_dir, system};
 use crate::durability::Durability;
 use crate::error::{Error, Result};
-use crate::free_space::folder_of;
 use crate::region::Region;
 use heddle_signatures::Claim;
 use rustix::fs::{self, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
@@ -276,7 +275,7 @@ fn open_existing(path: &Path, how: OFlags) -> Result<Option<OwnedFd>> {
 
 fn make(path: &Path, how: OFlags) -> Result<(OwnedFd, State)> {
     let mode = Mode::from_raw_mode(0o600);
-    if let Ok(file) = fs::openat(CWD, folder_of(path), how | OFlags::TMPFILE, mode) {
+    if let Ok(file) = fs::openat(CWD, parent_dir(path), how | OFlags::TMPFILE, mode) {
         return Ok((file, State::Nameless));
     }
     let made = fs::openat(CWD, path, how | OFlags::CREATE | OFlags::EXCL, mode);

@@ -150,7 +150,7 @@ pub const BREACHES: &[Breach] = &[
         "f2fs/power_cuts", "a_rename_cut_by_power_is_done_or_not", ", cut "),
     on(F2fs, "After a death or a power cut", "f2fs:FlushForgotten",
         "f2fs/node_log", "a_power_cut_leaves_one_instant_with_all_that_was_synced", ", cut "),
-    on(F2fs, "A change that a mount with `-o sync`", "f2fs:PromptForgotten",
+    on(F2fs, "A change that a mount with `-o sync`", "f2fs:SyncOptionForgotten",
         "f2fs/corners", "sync_and_dirsync_changes_survive_a_kill", "left: false"),
     on(F2fs, "A power cut during recovery", "f2fs:ChainWrittenOver",
         "f2fs/power_cuts", "a_power_cut_leaves_one_instant_with_all_that_was_synced", ", then cut "),

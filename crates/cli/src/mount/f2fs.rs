@@ -62,7 +62,7 @@ pub fn open(args: &Args, options: &Options) -> Result<F2fsImage> {
         metrics::check(place, options.metrics_group)?;
     }
     let fs = open_as(args, options, variant)?;
-    fs.set_prompt(options.sync, options.dirsync);
+    fs.set_sync(options.sync, options.dirsync);
     if let Some(discards) = options.discard {
         fs.set_discards(discards);
     }
@@ -100,7 +100,7 @@ fn tell(name: &str, fs: &F2fs, options: &Options) {
             info.fsynced_inodes
         ));
     }
-    for (nid, why) in fs.left_unended() {
+    for (nid, why) in fs.orphans_left() {
         talk(&format!(
             "{name}: inode {nid}, which has no name, keeps its space: {why}. fsck.f2fs can free it"
         ));

@@ -22,7 +22,7 @@ use std::time::Instant;
 use zerocopy::IntoBytes;
 
 /// The valid checkpoint, and the orphan list of the next one.
-pub(crate) struct Ledger {
+pub(crate) struct CheckpointState {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) orphans: BTreeSet<Nid>,
     pub(crate) since: Instant,
@@ -30,13 +30,13 @@ pub(crate) struct Ledger {
 
 impl Media {
     /// Writes a checkpoint. No call is inside.
-    pub(crate) fn commit(&self, ledger: &mut Ledger, unmounts: bool) -> Result<()> {
+    pub(crate) fn commit(&self, state: &mut CheckpointState, unmounts: bool) -> Result<()> {
         let space = self.space()?;
         self.device.check_size()?;
         for nid in self.pages.inodes() {
             self.write_pages(nid)?;
         }
-        let version = ledger.checkpoint.node_version();
+        let version = state.checkpoint.node_version();
         let changed: Nids = self.nodes.all_changed().into_iter().collect();
         self.nodes.write(|node| self.write_node(node, version, 0))?;
         let logged = self.nodes.log.as_ref().map(NodeLog::nids).unwrap_or_default();
@@ -46,7 +46,7 @@ impl Media {
         let nat_bitmap = self.nodes.nat.write(&self.device)?;
         let sit_bitmap = space.segments.write(&self.device)?;
         let (positions, mut summaries, segments_free) = space.segments.positions();
-        let orphans: Vec<Nid> = ledger.orphans.iter().copied().collect();
+        let orphans: Vec<Nid> = state.orphans.iter().copied().collect();
         let contents = Contents {
             counts: space.counts(),
             positions: &positions,
@@ -57,18 +57,18 @@ impl Media {
             nat_bitmap: &nat_bitmap,
             orphans: &orphans,
             unmounts,
-            elapsed_secs: ledger.since.elapsed().as_secs(),
+            elapsed_secs: state.since.elapsed().as_secs(),
             announce: &|next| self.nodes.log.as_ref().map_or(Ok(()), |log| log.will_fold(next)),
         };
-        ledger.checkpoint = write(&self.device, &self.geometry, &ledger.checkpoint, contents)?;
-        ledger.since = Instant::now();
+        state.checkpoint = write(&self.device, &self.geometry, &state.checkpoint, contents)?;
+        state.since = Instant::now();
         // No call is inside that could take one of these segments meanwhile.
         for (first, blocks) in space.checkpointed() {
             self.device.discard(first, blocks);
         }
         self.nodes.nat.checkpointed();
         match &self.nodes.log {
-            Some(log) => log.folded(ledger.checkpoint.identity()),
+            Some(log) => log.folded(state.checkpoint.identity()),
             None => Ok(()),
         }
     }

@@ -14,7 +14,7 @@ const CACHED_RUN_BYTES_MAX: usize = 64 << 10;
 impl Media {
     /// Reads at `offset`. A read is short only at the end of the file.
     pub(crate) fn read(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        inode.readable()?;
+        inode.check_readable()?;
         let len = inode.size_bytes.saturating_sub(offset).min(buf.len() as u64) as usize;
         let buf = &mut buf[..len];
         if buf.is_empty() {

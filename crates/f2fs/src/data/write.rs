@@ -92,8 +92,8 @@ impl Media {
 
     /// What it takes to move inline content to pages, and to give the pages of a range their pointers.
     pub(crate) fn need_to_have(&self, inode: &Inode, pages: Range<u64>) -> Result<Need> {
-        inode.readable()?;
-        inode.has_room_to(pages.end)?;
+        inode.check_readable()?;
+        inode.check_room_to(pages.end)?;
         if !inode.has(inline_flag::DATA) {
             return self.need_of_pages(inode, pages);
         }
@@ -103,14 +103,14 @@ impl Media {
 
     /// What it takes to write bytes from `offset` to `end`. No block, if the whole file is inline afterwards.
     pub(crate) fn need_to_write(&self, inode: &Inode, offset: u64, end: u64) -> Result<Need> {
-        inode.readable()?;
+        inode.check_readable()?;
         if inode.keeps_inline(end) { Ok(Need::NONE) } else { self.need_to_have(inode, pages_of(offset, end)) }
     }
 
     /// What it takes to give a file this size.
     pub(crate) fn need_to_resize(&self, inode: &Inode, size_bytes: u64) -> Result<Need> {
-        inode.readable()?;
-        inode.has_room_to(size_bytes.div_ceil(PAGE))?;
+        inode.check_readable()?;
+        inode.check_room_to(size_bytes.div_ceil(PAGE))?;
         self.check_nodes(inode, size_bytes.div_ceil(PAGE)..u64::MAX)?;
         self.check_edges(inode, size_bytes, size_bytes)?;
         if inode.keeps_inline(size_bytes) || size_bytes == inode.size_bytes {
@@ -130,7 +130,7 @@ impl Media {
                 Ok(self.need_to_write(inode, offset, end)? + nodes(pages.end - pages.start))
             }
             RangeOp::Zero { .. } => {
-                inode.has_room_to(pages.end)?;
+                inode.check_room_to(pages.end)?;
                 self.check_nodes(inode, pages.clone())?;
                 self.check_edges(inode, offset, end)?;
                 Ok(self.need_to_write(inode, offset, end)? + nodes(pages.end - pages.start))
@@ -139,7 +139,7 @@ impl Media {
                 let hole =
                     if inode.has_pointers() { self.hole_pages_from(inode, PageNo(pages.start))? } else { 0 };
                 let changed = pages.end.saturating_sub(pages.start.saturating_add(hole));
-                inode.has_room_to(pages.end)?;
+                inode.check_room_to(pages.end)?;
                 self.check_nodes(inode, pages)?;
                 self.check_edges(inode, offset, end)?;
                 let stays = inode.keeps_inline(size);
@@ -159,7 +159,7 @@ impl Media {
                     return Err(Error::InvalidArgument("a hole is inserted before the end of the file"));
                 }
                 let longer = end_of(size, end - offset)?;
-                inode.has_room_to(longer.div_ceil(PAGE))?;
+                inode.check_room_to(longer.div_ceil(PAGE))?;
                 self.need_to_shift(inode, offset / PAGE, end / PAGE)
             }
         }

@@ -114,7 +114,7 @@ impl Change<'_> {
     /// Adds a name that does not exist.
     pub(crate) fn add_entry(&self, dir: Nid, name: &[u8], nid: Nid, kind: FileKind) -> Result<()> {
         let inode = self.inode(dir)?;
-        inode.readable()?;
+        inode.check_readable()?;
         if inode.has(inline_flag::DENTRY) {
             let added = self.change_inode(dir, |block| {
                 SlotsMut::inline(&inode, block).is_some_and(|mut slots| slots.add(name, nid, kind))
@@ -261,7 +261,7 @@ impl Media {
     /// The block for a new name: the first of its blocks that has room, or is a hole.
     fn place_for(&self, inode: &Inode, name: &[u8]) -> Result<(u32, PageNo)> {
         for (level, page) in places(inode, name) {
-            inode.has_room_to(page.0 + 1).map_err(|_| Error::NoSpace)?;
+            inode.check_room_to(page.0 + 1).map_err(|_| Error::NoSpace)?;
             let has_room = self.with_page(inode, page, |block| {
                 let slots = Slots::of_block(inode.nid, page, zerocopy::transmute_ref!(block));
                 slots.room(slots_of(name)).is_some()
@@ -278,7 +278,7 @@ impl Media {
     /// # Errors
     /// [`Error::NoSpace`] if all blocks of the name are full.
     pub(crate) fn need_to_add(&self, inode: &Inode, name: &[u8]) -> Result<Need> {
-        inode.readable()?;
+        inode.check_readable()?;
         if !inode.has(inline_flag::DENTRY) {
             let (_, page) = self.place_for(inode, name)?;
             return self.need_of_pages(inode, page.0..page.0 + 1);

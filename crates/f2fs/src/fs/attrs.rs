@@ -38,16 +38,20 @@ fn may_set_owner(attr: &Attr, cred: &Cred, set: &SetAttr) -> Result<()> {
 }
 
 /// Checks the inode's flags.
-fn allows(inode: &Inode, set: &SetAttr) -> Result<()> {
+fn check_flags(inode: &Inode, set: &SetAttr) -> Result<()> {
     let given = |time| matches!(time, Some(SetTime::At(_)));
     let attributes = set.perm.is_some() || set.uid.is_some() || set.gid.is_some();
     if set.size_bytes.is_some() {
-        inode.allows(Alteration::Content)?;
+        inode.check_allowed(Alteration::Content)?;
     }
     if attributes || given(set.atime) || given(set.mtime) {
-        return inode.allows(Alteration::Attributes);
+        return inode.check_allowed(Alteration::Attributes);
     }
-    if set.atime.is_some() || set.mtime.is_some() { inode.allows(Alteration::Addition) } else { Ok(()) }
+    if set.atime.is_some() || set.mtime.is_some() {
+        inode.check_allowed(Alteration::Addition)
+    } else {
+        Ok(())
+    }
 }
 
 impl F2fs {
@@ -67,7 +71,7 @@ impl F2fs {
         if handle.is_some_and(|handle| !handle.flags.write) {
             return Err(Error::InvalidArgument("the file is not open for writing"));
         }
-        regular(inode)?;
+        check_regular(inode)?;
         if handle.is_none() { self.check(inode, cred, Permission::WRITE) } else { Ok(()) }
     }
 
@@ -82,7 +86,7 @@ impl F2fs {
             return Err(Error::BadHandle);
         }
         let look = |inode: &Inode| {
-            allows(inode, set)?;
+            check_flags(inode, set)?;
             may_set_owner(&inode.attr(), cred, set)?;
             self.may_set_times(inode, cred, set)?;
             let mut need = Need::NONE;
@@ -178,7 +182,7 @@ impl F2fs {
 }
 
 /// Refuses inodes without bytes.
-pub(crate) fn regular(inode: &Inode) -> Result<()> {
+pub(crate) fn check_regular(inode: &Inode) -> Result<()> {
     match inode.kind {
         FileKind::Regular => Ok(()),
         FileKind::Directory => Err(Error::IsDirectory),

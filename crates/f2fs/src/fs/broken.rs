@@ -10,11 +10,11 @@ impl F2fs {
     /// `ReadsInTwo`.
     pub(super) fn read_in_two(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let (first, second) = buf.split_at_mut(buf.len() / 4);
-        let read = self.read_part(handle, offset, first)?;
+        let read = self.read_range(handle, offset, first)?;
         std::thread::yield_now();
         match read {
             read if read < first.len() => Ok(read),
-            read => self.read_part(handle, offset + read as u64, second).map(|more| read + more),
+            read => self.read_range(handle, offset + read as u64, second).map(|more| read + more),
         }
     }
 
@@ -29,13 +29,13 @@ impl F2fs {
     pub(super) fn write_half(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
         let half = buf.len() / 2;
         if half > 0 {
-            self.write_part(handle, offset, &buf[..half])?;
+            self.write_range(handle, offset, &buf[..half])?;
         }
         Ok(half)
     }
 
     /// `FailedWriteGrows`.
-    pub(super) fn grow_all_the_same(
+    pub(super) fn grow_after_failed_write(
         &self,
         handle: &Handle,
         len_bytes: usize,
@@ -52,7 +52,7 @@ impl F2fs {
     }
 
     /// `ShiftInTwo`.
-    pub(super) fn punch_at_first(&self, handle: &Handle, offset: u64, end: u64) -> Result<()> {
+    pub(super) fn punch_before_shift(&self, handle: &Handle, offset: u64, end: u64) -> Result<()> {
         if end >= self.getattr(handle.ino)?.size_bytes {
             return Ok(());
         }
@@ -61,7 +61,7 @@ impl F2fs {
     }
 
     /// `RenameInTwo`: removes the inode that has the new name.
-    pub(super) fn replace_at_first(&self, from: (Ino, Name<'_>), to: (Ino, Name<'_>)) -> Result<()> {
+    pub(super) fn unlink_before_rename(&self, from: (Ino, Name<'_>), to: (Ino, Name<'_>)) -> Result<()> {
         let root = Cred::root();
         let found = (self.lookup(&root, from.0, from.1), self.lookup(&root, to.0, to.1));
         let (Ok(moved), Ok(target)) = found else { return Ok(()) };

@@ -120,7 +120,7 @@ impl F2fs {
             return Err(Error::NotFound);
         }
         self.check(dir, cred, Permission::WRITE_EXECUTE)?;
-        dir.allows(Alteration::Addition)
+        dir.check_allowed(Alteration::Addition)
     }
 
     fn may_remove(&self, cred: &Cred, dir: &Inode, child: &Inode) -> Result<()> {
@@ -130,8 +130,8 @@ impl F2fs {
         if sticky && !owns(dir) && !owns(child) && !breaks(Breach::ModesUnasked) {
             return Err(Error::NotPermitted);
         }
-        dir.allows(Alteration::Attributes)?;
-        child.allows(Alteration::Attributes)
+        dir.check_allowed(Alteration::Attributes)?;
+        child.check_allowed(Alteration::Attributes)
     }
 
     /// Makes an inode with a name, and calls `then` before any other call can find it.
@@ -198,7 +198,7 @@ impl F2fs {
             let nid = change.make(cred, &node, plan, &birth)?;
             self.media.change_inode(nid, |block| block.links.set(0))?;
             self.opened.add(nid, may_get_name);
-            self.ledger().orphans.insert(nid);
+            self.checkpoint_state().orphans.insert(nid);
             self.media.inode(nid)
         })
     }
@@ -265,7 +265,7 @@ impl F2fs {
             if inode.kind == FileKind::Directory {
                 return Err(Error::NotPermitted);
             }
-            inode.allows(Alteration::Attributes)?;
+            inode.check_allowed(Alteration::Attributes)?;
             if inode.block().links.get() == 0 && !self.opened.may_get_name(nid) {
                 return Err(Error::NotFound);
             }
@@ -324,7 +324,7 @@ impl F2fs {
     /// A checkpoint lists the open inodes without a name; its pack has room for a limited number.
     fn has_room_for_orphan(&self) -> Result<()> {
         let most = crate::checkpoint::write::orphans_max(&self.media.geometry);
-        if self.ledger().orphans.len() < most { Ok(()) } else { Err(Error::NoSpace) }
+        if self.checkpoint_state().orphans.len() < most { Ok(()) } else { Err(Error::NoSpace) }
     }
 
     /// Renames.

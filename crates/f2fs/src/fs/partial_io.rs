@@ -4,12 +4,12 @@
 //! existing pages locks only these (`range_lock`). A write that extends the file, fills a hole or finds inline
 //! content locks the whole file, as any other change does.
 
-use super::attrs::regular;
+use super::attrs::check_regular;
 use crate::change::Need;
 use crate::data::direct_io::WritePath;
 use crate::data::pointers::PAGES_MANY;
 use crate::data::write::end_of;
-use crate::inode::{Alteration, Inode, is_of, nid_of};
+use crate::inode::{Alteration, Inode, check_same_inode, nid_of};
 use crate::mounted::F2fs;
 use crate::mounted::guards::Guards;
 use crate::mounted::range_lock::HeldRange;
@@ -26,9 +26,9 @@ struct Part<'f> {
 
 impl F2fs {
     /// Reads a part; the bytes are of one instant.
-    pub(crate) fn read_part(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    pub(crate) fn read_range(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let _inside = self.inside();
-        let part = self.part(handle, offset, buf.len(), Access::Shared)?;
+        let part = self.lock_part(handle, offset, buf.len(), Access::Shared)?;
         match part.inode.kind {
             _ if !handle.flags.read => Err(Error::BadHandle),
             FileKind::Directory => Err(Error::IsDirectory),
@@ -38,26 +38,26 @@ impl F2fs {
 
     /// Writes all of `buf`, or nothing. If `buf` goes beyond the largest file size, writes the part below it.
     /// Returns the number of bytes.
-    pub(crate) fn write_part(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
-        match self.write_all(handle, offset, buf) {
+    pub(crate) fn write_range(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
+        match self.write_or_nothing(handle, offset, buf) {
             Err(Error::FileTooBig) => {
                 let room = room_for(offset, buf.len(), self.size_max_bytes(handle.ino)?)?;
-                self.write_all(handle, offset, &buf[..room]).map(|()| room)
+                self.write_or_nothing(handle, offset, &buf[..room]).map(|()| room)
             }
             done => done.map(|()| buf.len()),
         }
     }
 
     /// Writes all of `buf`, or nothing.
-    fn write_all(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<()> {
-        if self.ranges.is_some() && self.write_over(handle, offset, buf)? {
+    fn write_or_nothing(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<()> {
+        if self.ranges.is_some() && self.overwrite_existing(handle, offset, buf)? {
             return Ok(());
         }
-        self.write_at(handle, buf, Alteration::Content, |_| offset).map(drop)
+        self.write_exclusive(handle, buf, Alteration::Content, |_| offset).map(drop)
     }
 
     /// Overwrites existing pages. Returns false if not all exist, or if too many pages are in memory.
-    fn write_over(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<bool> {
+    fn overwrite_existing(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<bool> {
         if !handle.flags.write {
             return Err(Error::BadHandle);
         }
@@ -65,11 +65,11 @@ impl F2fs {
         // Two more: the range may begin and end inside a page.
         let pages = Need::to_write((buf.len() / crate::format::BLOCK_BYTES) as u64 + 2);
         let _inside = self.changing(pages.dirty_in_all())?;
-        let part = self.part(handle, offset, buf.len(), Access::Exclusive)?;
+        let part = self.lock_part(handle, offset, buf.len(), Access::Exclusive)?;
         let inode = &part.inode;
-        regular(inode)?;
-        inode.allows(Alteration::Content)?;
-        inode.readable()?;
+        check_regular(inode)?;
+        inode.check_allowed(Alteration::Content)?;
+        inode.check_readable()?;
         // Pages in memory are written to the device only under an exclusive lock of their file (`range_lock` R1).
         let fits = end <= inode.size_bytes && self.media.pages.count() < PAGES_MANY;
         if !fits || !self.media.has_pages(inode, offset, end)? {
@@ -85,7 +85,7 @@ impl F2fs {
     }
 
     /// The inode of an open file, with a part of it locked if the variant locks parts.
-    fn part(&self, handle: &Handle, offset: u64, len_bytes: usize, access: Access) -> Result<Part<'_>> {
+    fn lock_part(&self, handle: &Handle, offset: u64, len_bytes: usize, access: Access) -> Result<Part<'_>> {
         let nid = nid_of(handle.ino)?;
         let stripe = self.guards.shared(nid);
         let bytes = offset..offset.saturating_add(len_bytes as u64);
@@ -94,7 +94,7 @@ impl F2fs {
             _ => None,
         };
         let inode = self.media.inode(nid)?;
-        is_of(handle, &inode)?;
+        check_same_inode(handle, &inode)?;
         Ok(Part { inode, _range: range, _stripe: stripe })
     }
 }

@@ -105,7 +105,7 @@ fn inline_content_is_kept_while_it_fits() {
     let grown = file(|block| (block.inline, block.size_bytes) = (inline_flag::DATA, U64::new(4000))).unwrap();
     assert!(!grown.keeps_inline(1), "it says more than it has room for");
     let most = pages_max(923);
-    assert_eq!((it.has_room_to(most), it.has_room_to(most + 1)), (Ok(()), Err(Error::FileTooBig)));
+    assert_eq!((it.check_room_to(most), it.check_room_to(most + 1)), (Ok(()), Err(Error::FileTooBig)));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn flags_refuse_each_what_they_forbid() {
     use Alteration::{Addition, Attributes, Content, Growth};
     let refused = |flags: u32, advise: u8| {
         let it = file(|block| (block.flags, block.advise) = (U32::new(flags), advise)).unwrap();
-        [Content, Growth, Attributes, Addition].map(|what| it.allows(what).is_err())
+        [Content, Growth, Attributes, Addition].map(|what| it.check_allowed(what).is_err())
     };
     assert_eq!(refused(0, 0), [false; 4]);
     assert_eq!(refused(inode_flag::IMMUTABLE, 0), [true; 4]);
@@ -122,7 +122,7 @@ fn flags_refuse_each_what_they_forbid() {
     let reads = |mode, flags: u32, advise| {
         inode(mode, 0, |block| (block.flags, block.advise) = (U32::new(flags), advise))
             .unwrap()
-            .readable()
+            .check_readable()
             .is_ok()
     };
     let (regular, dir) = (libc::S_IFREG, libc::S_IFDIR);

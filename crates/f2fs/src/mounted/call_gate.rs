@@ -1,7 +1,7 @@
 //! The call gate: it admits calls together, and a checkpoint alone. A call that it admits has room for the
 //! blocks that it makes dirty.
 //!
-//! Lock order  the gate, the latch of renames, inodes by stripe, a range of one (`range_lock`), the fsync chain, and then the
+//! Lock order  the call gate, the latch of renames, inodes by stripe, a range of one (`range_lock`), the fsync chain, and then the
 //!             locks of the tables: a shard of nodes, and under it those of the NAT or of the segments.
 //! Invariants  K1  until it is done, a call holds the stripes of all inodes that it changes for writing, and of one that it reads for
 //!                 reading. So other calls see it as a whole or not at all.
@@ -12,7 +12,7 @@
 
 use super::guards::Inside;
 use crate::change::{Change, Need};
-use crate::checkpoint::commit::Ledger;
+use crate::checkpoint::commit::CheckpointState;
 use crate::image::Media;
 use crate::mounted::F2fs;
 use crate::node_log::NodeLog;
@@ -40,12 +40,12 @@ const ROUNDS_MAX: usize = 1 << 10;
 const IDLE_ROUNDS: usize = 3;
 
 impl F2fs {
-    /// Enters the gate for a call that changes nothing.
+    /// Enters the call gate for a call that changes nothing.
     pub(crate) fn inside(&self) -> RwLockReadGuard<'_, ()> {
         self.guards.inside()
     }
 
-    /// Enters the gate for a change that makes at most so many blocks dirty (K3).
+    /// Enters the call gate for a change that makes at most so many blocks dirty (K3).
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::NoSpace`]; [`Error::Io`] as for [`F2fs::not_failed`].
@@ -74,11 +74,11 @@ impl F2fs {
     /// everything unchanged.
     pub(crate) fn change<L, R>(
         &self,
-        at_first: Need,
+        first_guess: Need,
         mut look: impl FnMut() -> Result<(L, Need)>,
         run: impl FnOnce(&Change<'_>, &L) -> Result<R>,
     ) -> Result<R> {
-        let mut dirty = at_first.dirty_in_all();
+        let mut dirty = first_guess.dirty_in_all();
         loop {
             let inside = self.changing(dirty)?;
             let (looked, need) = look()?;
@@ -105,7 +105,7 @@ impl F2fs {
         let before = steps::taken();
         let done = call();
         if done.is_err() && steps::taken() != before {
-            // ORDERING: Relaxed, the gate and the inodes, which the writer of a checkpoint needs, are
+            // ORDERING: Relaxed, the call gate and the inodes, which the writer of a checkpoint needs, are
             // released after it.
             self.failed.store(true, Relaxed);
         }
@@ -128,11 +128,11 @@ impl F2fs {
     }
 
     /// Runs `work` while no call is inside.
-    fn quiet<R>(&self, work: impl FnOnce(&mut Ledger) -> Result<R>) -> Result<R> {
+    fn quiet<R>(&self, work: impl FnOnce(&mut CheckpointState) -> Result<R>) -> Result<R> {
         let _alone = self.guards.quiet();
         self.not_failed()?;
-        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = work(&mut ledger);
+        let mut state = self.checkpoint_state.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = work(&mut state);
         if done.is_err() {
             self.failed.store(true, Relaxed); // ORDERING: Relaxed, see `not_failed`.
         }
@@ -143,17 +143,16 @@ impl F2fs {
     /// room.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.not_failed()?;
-        self.quiet(
-            |ledger| {
-                if self.media.write_log_checkpoint()? { Ok(()) } else { self.media.commit(ledger, false) }
-            },
-        )
+        self.quiet(|state| match self.media.write_log_checkpoint()? {
+            true => Ok(()),
+            false => self.media.commit(state, false),
+        })
     }
 
     /// The same, on the device alone.
     pub(crate) fn fold(&self, unmounts: bool) -> Result<()> {
         self.not_failed()?;
-        self.quiet(|ledger| self.media.commit(ledger, unmounts))
+        self.quiet(|state| self.media.commit(state, unmounts))
     }
 
     /// Makes room for so many dirty blocks: by a checkpoint, and if that is too little, by cleaning. If only
@@ -162,13 +161,13 @@ impl F2fs {
     /// # Errors
     /// [`Error::NoSpace`] if there is no room, and no other error: the file system has not failed then.
     fn make_room(&self, dirty: usize) -> Result<()> {
-        let has_room = self.quiet(|ledger| {
+        let has_room = self.quiet(|state| {
             let media = &self.media;
             let segments = &media.space()?.segments;
             if segments.free() >= needed(media, dirty) && media.write_log_checkpoint()? {
                 return Ok(true);
             }
-            media.commit(ledger, false)?;
+            media.commit(state, false)?;
             // Consecutive rounds that gained no segment, and no block. If the call needs room, any number of
             // the former is worth it: a few blocks a round add up to a segment, even if the log has just
             // taken one.
@@ -187,7 +186,7 @@ impl F2fs {
                 for victim in victims {
                     media.clean(victim)?;
                 }
-                media.commit(ledger, false)?;
+                media.commit(state, false)?;
                 slow = if segments.free() <= free { slow + 1 } else { 0 };
                 idle = if segments.room_blocks() <= room { idle + 1 } else { 0 };
             }

@@ -1,4 +1,4 @@
-//! The locks that calls take: the gate, the latch of renames, and inodes by stripe.
+//! The locks that calls take: the call gate, the latch of renames, and inodes by stripe.
 //!
 //! Their order and purpose: `call_gate`.
 
@@ -11,22 +11,22 @@ pub(crate) const STRIPES: usize = 4096;
 
 /// The locks of a mounted image.
 pub(crate) struct Guards {
-    gate: Gate,
+    gate: CallGate,
     pub(crate) renames: Mutex<()>,
     stripes: Vec<RwLock<()>>,
 }
 
 /// In one cache line, because each call that enters writes to it anyway.
 #[repr(align(64))]
-struct Gate {
+struct CallGate {
     lock: RwLock<()>,
     /// Most blocks that the changes inside make dirty (K3).
     dirty: AtomicUsize,
 }
 
-/// A change inside the gate; its dirty blocks are counted.
+/// A change inside the call gate; its dirty blocks are counted.
 pub(crate) struct Inside<'f> {
-    gate: &'f Gate,
+    gate: &'f CallGate,
     dirty: usize,
     _lock: RwLockReadGuard<'f, ()>,
 }
@@ -40,7 +40,7 @@ impl Drop for Inside<'_> {
 impl Guards {
     pub(crate) fn new() -> Guards {
         let stripes = (0..STRIPES).map(|_| RwLock::default()).collect();
-        let gate = Gate { lock: RwLock::default(), dirty: AtomicUsize::new(0) };
+        let gate = CallGate { lock: RwLock::default(), dirty: AtomicUsize::new(0) };
         Guards { gate, renames: Mutex::default(), stripes }
     }
 
@@ -49,12 +49,12 @@ impl Guards {
         nid.0 as usize % STRIPES
     }
 
-    /// Enters the gate together with other calls.
+    /// Enters the call gate together with other calls.
     pub(crate) fn inside(&self) -> RwLockReadGuard<'_, ()> {
         self.gate.lock.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters the gate for a change that makes at most so many blocks dirty. Also returns the number for the
+    /// Enters the call gate for a change that makes at most so many blocks dirty. Also returns the number for the
     /// changes already inside.
     pub(crate) fn changing(&self, dirty: usize) -> (Inside<'_>, usize) {
         let lock = self.inside();

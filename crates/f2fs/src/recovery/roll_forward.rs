@@ -172,7 +172,7 @@ impl Change<'_> {
     /// Gives the inode its fsynced state.
     fn take_in_inode(&self, node: &Arc<NodeBlock>, now: &Inode) -> Result<()> {
         let said = Inode::of(Arc::clone(node), self.features)?;
-        said.readable()?;
+        said.check_readable()?;
         let (ino, block) = (said.nid, said.block());
         if (said.kind, block.generation) != (now.kind, now.block().generation) {
             return Err(wrong(ino, "is another file in the checkpoint"));

@@ -48,8 +48,8 @@ pub struct Info {
 impl F2fs {
     /// The image's description.
     pub fn info(&self) -> Info {
-        let (ledger, features) = (self.ledger(), self.superblock.feature.get());
-        let head = &ledger.checkpoint.head;
+        let (state, features) = (self.checkpoint_state(), self.superblock.feature.get());
+        let head = &state.checkpoint.head;
         let label = self.superblock.volume_name.iter().map(|unit| unit.get()).take_while(|unit| *unit != 0);
         Info {
             geometry: self.media.geometry.clone(),
@@ -58,16 +58,16 @@ impl F2fs {
             features,
             feature_names: feature_names(features),
             checkpoint_version: head.version.get(),
-            clean: ledger.checkpoint.has(checkpoint_flag::UNMOUNTED),
-            needs_fsck: ledger.checkpoint.has(checkpoint_flag::FSCK | checkpoint_flag::ERROR),
+            clean: state.checkpoint.has(checkpoint_flag::UNMOUNTED),
+            needs_fsck: state.checkpoint.has(checkpoint_flag::FSCK | checkpoint_flag::ERROR),
             blocks_user: head.blocks_user.get(),
             blocks_valid: head.blocks_valid.get(),
-            contradiction: ledger.checkpoint.contradiction.clone(),
+            contradiction: state.checkpoint.contradiction.clone(),
             segments_free: head.segments_free.get(),
             nodes: head.nodes_valid.get(),
             inodes: head.inodes_valid.get(),
-            orphans: ledger.orphans.len() as u64,
-            fsynced_inodes: self.fsynced_inodes,
+            orphans: state.orphans.len() as u64,
+            fsynced_inodes: self.recovered_inodes,
             is_logged: mark::of(&self.superblock).is_some(),
         }
     }

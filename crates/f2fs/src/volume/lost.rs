@@ -87,13 +87,13 @@ pub struct LostContent {
 }
 
 /// An inode whose impossible fields were replaced, so that it can be read.
-struct Tamed {
+struct ReadableInode {
     inode: Inode,
     /// It was of no kind, or contradicted itself: its size is believed only if it ends in the last block.
     is_doubtful: bool,
 }
 
-impl Tamed {
+impl ReadableInode {
     /// Where its content ends, if that is known before its blocks are.
     fn end(&self) -> Option<u64> {
         let inode = &self.inode;
@@ -103,20 +103,20 @@ impl Tamed {
     }
 
     /// Where its content ends, if its last block ends at `behind_last`.
-    fn end_in(&self, behind_last: u64) -> u64 {
+    fn end_given_last_block(&self, behind_last: u64) -> u64 {
         let size = self.inode.size_bytes.min(self.inode.size_max_bytes());
         let is_in_last = size.div_ceil(BLOCK) * BLOCK == behind_last && !is_encoded(&self.inode);
         self.end().unwrap_or(if is_in_last { size } else { size.max(behind_last) })
     }
 
     /// The same inode, if it were a file of blocks.
-    fn as_blocks(&self, features: u32) -> io::Result<Tamed> {
+    fn as_blocks(&self, features: u32) -> io::Result<ReadableInode> {
         let mut node = self.inode.node().clone();
         let block = inode_of_mut(&mut node);
         block.inline &= !(inline_flag::DATA | inline_flag::DATA_EXIST | inline_flag::DENTRY);
         block.mode.set((FileKind::Regular.mode_bits() | u32::from(block.mode.get()) & 0o777) as u16);
         let inode = Inode::of(Arc::new(node), features).map_err(io::Error::other)?;
-        Ok(Tamed { inode, is_doubtful: true })
+        Ok(ReadableInode { inode, is_doubtful: true })
     }
 
     /// Its inline bytes, as far as its size says.
@@ -144,7 +144,7 @@ pub struct Lost {
     checkpoint: Checkpoint,
     orphans: Nids,
     /// The superblock's quota files. No name leads to them, but they are not lost.
-    system: Nids,
+    quota_inodes: Nids,
     inodes: BTreeMap<Nid, LostInode>,
     stray: OnceLock<Stray>,
 }
@@ -182,8 +182,8 @@ impl Lost {
         let orphans = checkpoint.orphans.iter().copied().collect();
         let has_quota = features & feature::QUOTA_INO != 0;
         let quota = superblock.quota_ino.iter().filter(|_| has_quota).map(|ino| Nid(ino.get()));
-        let system = quota.collect();
-        Ok(Lost { media, checkpoint, orphans, system, inodes: BTreeMap::new(), stray: OnceLock::new() })
+        let quota_inodes = quota.collect();
+        Ok(Lost { media, checkpoint, orphans, quota_inodes, inodes: BTreeMap::new(), stray: OnceLock::new() })
     }
 
     /// By number.
@@ -201,7 +201,7 @@ impl Lost {
             Ok(false)
         };
         // An inode whose name cannot be read is saved by its number.
-        if let Ok(Tamed { inode, .. }) = self.found(ino, LostForm::AsSaid) {
+        if let Ok(ReadableInode { inode, .. }) = self.inode_in_form(ino, LostForm::AsSaid) {
             let _ = self.media.list(&inode, 0, &mut add);
         }
         names
@@ -212,7 +212,7 @@ impl Lost {
     /// # Errors
     /// A block that cannot be read.
     pub fn forms(&self, ino: u32) -> io::Result<Vec<LostForm>> {
-        let Tamed { inode, .. } = self.found(ino, LostForm::AsSaid)?;
+        let ReadableInode { inode, .. } = self.inode_in_form(ino, LostForm::AsSaid)?;
         let block = inode.block();
         let room = inode.inline_content().len() as u64;
         let has_nodes = block.nid.iter().any(|nid| nid.get() != 0) || block.blocks.get() > BLOCKS_INLINE;
@@ -257,7 +257,7 @@ impl Lost {
     /// # Errors
     /// A block that cannot be read.
     pub fn blocks(&self, ino: u32, form: LostForm) -> io::Result<u64> {
-        let found = self.found(ino, form)?;
+        let found = self.inode_in_form(ino, form)?;
         if form == LostForm::Inline || !found.inode.has_pointers() {
             return Ok(1);
         }
@@ -281,7 +281,7 @@ impl Lost {
         form: LostForm,
         emit: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<LostContent> {
-        let found = self.found(ino, form)?;
+        let found = self.inode_in_form(ino, form)?;
         let inode = &found.inode;
         if form == LostForm::Inline || inode.has(inline_flag::DATA | inline_flag::DENTRY) {
             let content = if form == LostForm::Inline { inode.inline_content() } else { found.inline() };
@@ -319,11 +319,11 @@ impl Lost {
             }
             Ok(())
         })?;
-        Ok(LostContent { size_bytes: found.end_in(behind_last), missing: nodes + holes })
+        Ok(LostContent { size_bytes: found.end_given_last_block(behind_last), missing: nodes + holes })
     }
 
     fn add_one(&mut self, nid: Nid) -> Result<()> {
-        let Some(Tamed { inode, .. }) = self.find_inode(nid)? else { return Ok(()) };
+        let Some(ReadableInode { inode, .. }) = self.find_inode(nid)? else { return Ok(()) };
         let block = inode.block();
         if self.orphans.contains(&nid) && block.links.get() == 0 {
             return Ok(());
@@ -338,7 +338,7 @@ impl Lost {
 
     fn kind_of(&self, inode: &Inode) -> LostKind {
         match inode.kind {
-            FileKind::Directory if inode.readable().is_ok() => LostKind::Directory,
+            FileKind::Directory if inode.check_readable().is_ok() => LostKind::Directory,
             FileKind::Regular | FileKind::Symlink | FileKind::Directory if is_encoded(inode) => {
                 LostKind::Encoded
             }
@@ -349,16 +349,16 @@ impl Lost {
     }
 
     /// An inode that was found, to be read in this form.
-    fn found(&self, ino: u32, form: LostForm) -> io::Result<Tamed> {
+    fn inode_in_form(&self, ino: u32, form: LostForm) -> io::Result<ReadableInode> {
         let found = self.find_inode(Nid(ino)).and_then(|found| found.ok_or(Error::Stale));
         let found = found.map_err(io::Error::other)?;
         if form == LostForm::AsSaid { Ok(found) } else { found.as_blocks(self.media.features) }
     }
 
     /// The inode of this number, with impossible fields replaced; `None`: there is none, or nothing in it.
-    fn find_inode(&self, nid: Nid) -> Result<Option<Tamed>> {
+    fn find_inode(&self, nid: Nid) -> Result<Option<ReadableInode>> {
         let node = self.find_node(nid, nid)?;
-        node.map(|node| tamed(Arc::unwrap_or_clone(node), nid, self.media.features)).transpose()
+        node.map(|node| made_readable(Arc::unwrap_or_clone(node), nid, self.media.features)).transpose()
     }
 
     /// A node of an inode. Looks where the NAT points. If the footer there disagrees, looks among the live blocks that nothing leads to.
@@ -460,12 +460,12 @@ fn is_encoded(inode: &Inode) -> bool {
 }
 
 /// Replaces impossible fields of an inode. An inode that cannot be read as it is becomes a file of the bytes that it leads to.
-fn tamed(mut node: NodeBlock, nid: Nid, features: u32) -> Result<Tamed> {
+fn made_readable(mut node: NodeBlock, nid: Nid, features: u32) -> Result<ReadableInode> {
     let block = inode_of_mut(&mut node);
     (block.footer.nid, block.footer.ino) = (U32::new(nid.0), U32::new(nid.0));
     let of = |node: &NodeBlock| Inode::of(Arc::new(node.clone()), features);
     if let Ok(inode) = of(&node) {
-        return Ok(Tamed { inode, is_doubtful: false });
+        return Ok(ReadableInode { inode, is_doubtful: false });
     }
     let block = inode_of_mut(&mut node);
     let perm = u32::from(block.mode.get()) & 0o777;
@@ -477,10 +477,10 @@ fn tamed(mut node: NodeBlock, nid: Nid, features: u32) -> Result<Tamed> {
         block.size_bytes.set(0);
     }
     if let Ok(inode) = of(&node) {
-        return Ok(Tamed { inode, is_doubtful: true });
+        return Ok(ReadableInode { inode, is_doubtful: true });
     }
     // The first word of `addr` has two 16-bit fields: bytes of extra attributes, slots of inline attributes.
     let sizes = &mut inode_of_mut(&mut node).addr.as_mut_bytes()[..4];
     sizes.copy_from_slice(&[EXTRA_ATTR_MAX_BYTES as u8, 0, 0, 0]);
-    Ok(Tamed { inode: of(&node)?, is_doubtful: true })
+    Ok(ReadableInode { inode: of(&node)?, is_doubtful: true })
 }

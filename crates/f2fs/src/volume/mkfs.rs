@@ -4,7 +4,7 @@
 //! Source      F2FS paper (FAST '15) section 2.1; Linux `Documentation/filesystems/f2fs.rst`, "On-disk Layout".
 
 use crate::checkpoint::Checkpoint;
-use crate::checkpoint::commit::Ledger;
+use crate::checkpoint::commit::CheckpointState;
 use crate::checksum::{SEED, checksum, inode_seed};
 use crate::device::{Access, Device};
 use crate::error::OpenError;
@@ -153,8 +153,8 @@ fn make(device: Device, superblock: &Superblock, progress: &dyn Fn(u64, u64)) ->
     let media = empty(device, superblock, &geometry, &areas)?;
     media.alone()?.make_root()?;
     let checkpoint = Checkpoint::before_the_first(&geometry, head(superblock, &areas));
-    let mut ledger = Ledger { checkpoint, orphans: BTreeSet::new(), since: Instant::now() };
-    media.commit(&mut ledger, true)?;
+    let mut state = CheckpointState { checkpoint, orphans: BTreeSet::new(), since: Instant::now() };
+    media.commit(&mut state, true)?;
     let mut block: Box<Block> = Box::new([0; BLOCK_BYTES]);
     block[SUPERBLOCK_OFFSET_BYTES..].copy_from_slice(superblock.as_bytes());
     for copy in 0..2 {

@@ -124,7 +124,7 @@ fn crash_a_nameless_inode_that_cannot_be_read_refused_the_mount() {
         change_node(&image, ino, place, |node| node.footer.nid.set(77));
         for text in ["one", "two"] {
             let fs = mounted(&image);
-            assert_eq!(fs.left_unended().iter().map(|left| left.0).collect::<Vec<_>>(), [ino]);
+            assert_eq!(fs.orphans_left().iter().map(|left| left.0).collect::<Vec<_>>(), [ino]);
             fs.release(create(&fs, ROOT, text));
             fs.unmount().unwrap();
         }

@@ -29,8 +29,8 @@ impl Adapter {
         let done = work();
         if let Some(handle) = held {
             // A removed directory has no name, whatever its link count says.
-            let nameless = |attr: heddle_vfs::Attr| attr.nlink == 0 || attr.kind == FileKind::Directory;
-            let lost = done.is_ok() && self.fs.getattr(handle.ino).is_ok_and(nameless);
+            let has_no_name = |attr: heddle_vfs::Attr| attr.nlink == 0 || attr.kind == FileKind::Directory;
+            let lost = done.is_ok() && self.fs.getattr(handle.ino).is_ok_and(has_no_name);
             let unneeded = if lost { self.orphans.keep(handle) } else { Some(handle) };
             unneeded.into_iter().for_each(|handle| self.fs.release(handle));
         }

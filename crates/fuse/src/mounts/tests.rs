@@ -9,8 +9,11 @@ fn the_mount_table_is_understood() {
     let mounts = parse(table);
     assert_eq!(mounts.len(), 2);
     assert_eq!(mounts[1].dir, Path::new("/mnt/a b"));
-    assert_eq!((mounts[1].id, mounts[1].source.to_str().unwrap(), mounts[1].is_ours()), (40, "img\\x", true));
-    assert!(!mounts[0].is_ours());
+    assert_eq!(
+        (mounts[1].id, mounts[1].source.to_str().unwrap(), mounts[1].is_heddle()),
+        (40, "img\\x", true)
+    );
+    assert!(!mounts[0].is_heddle());
     assert_eq!((mounts[0].user, mounts[1].user), (None, Some(0)));
 }
 

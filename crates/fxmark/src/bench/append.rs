@@ -4,7 +4,7 @@
 //! that goes on for ever must free space, on every target alike. The original appends until the device is
 //! full.
 
-use super::{Bench, Next, Stage};
+use super::{Bench, Next, WorkerContext};
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page_pattern::{Fill, Owner, PAGE_BYTES, POISON, Page};
 use crate::path::RelPath;
@@ -25,13 +25,13 @@ pub(crate) struct Append<O: Ops> {
 
 impl<O: Ops> Append<O> {
     #[inline]
-    fn append(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn append(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         if self.pages == self.window_pages {
-            stage.ops.truncate(&self.file, 0)?;
+            worker.ops.truncate(&self.file, 0)?;
             self.pages = 0;
         }
         self.fill.stamp(&mut self.out, self.owner, self.pages, self.seq + 1);
-        let at = stage.ops.append(&self.file, self.out.as_bytes())?;
+        let at = worker.ops.append(&self.file, self.out.as_bytes())?;
         if let Some(offset) = at {
             Failure::wrong("offset of an append", offset, self.pages * PAGE_BYTES)?;
         }
@@ -40,60 +40,60 @@ impl<O: Ops> Append<O> {
         Ok(())
     }
 
-    fn read_back(&mut self, stage: &Stage<'_, O>, page: u64) -> Result<()> {
+    fn read_back(&mut self, worker: &WorkerContext<'_, O>, page: u64) -> Result<()> {
         self.back.words.fill(POISON);
-        stage.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
+        worker.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
         self.fill.check(&self.back, self.owner, page, self.seq - self.pages + page + 1)
     }
 }
 
 impl<O: Ops> Bench<O> for Append<O> {
-    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
-        stage.ops.mkdir(&RelPath::new(format_args!("{}", stage.me)))?;
-        let path = RelPath::new(format_args!("{}/data", stage.me));
-        stage.ops.close(stage.ops.create(&path)?)?;
-        let owner = Owner(stage.me as u64);
-        let fill = if stage.job.faithful { Fill::Zeros } else { Fill::Stamped };
+    fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
+        worker.ops.mkdir(&RelPath::new(format_args!("{}", worker.me)))?;
+        let path = RelPath::new(format_args!("{}/data", worker.me));
+        worker.ops.close(worker.ops.create(&path)?)?;
+        let owner = Owner(worker.me as u64);
+        let fill = if worker.job.faithful { Fill::Zeros } else { Fill::Stamped };
         Ok(Append {
-            file: stage.ops.open(&path, Mode::Append, false)?,
+            file: worker.ops.open(&path, Mode::Append, false)?,
             fill,
             owner,
             pages: 0,
             seq: 0,
-            window_pages: if stage.job.faithful { u64::MAX } else { stage.job.window_pages },
+            window_pages: if worker.job.faithful { u64::MAX } else { worker.job.window_pages },
             out: fill.blank(owner),
             back: Page::filled(POISON),
         })
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
-        match self.append(stage) {
+    fn step(&mut self, worker: &WorkerContext<'_, O>, recorder: &mut Recorder) -> Result<Next> {
+        match self.append(worker) {
             Ok(()) => {
                 recorder.writes += 1;
                 Ok(Next::More)
             }
-            Err(failure) if stage.job.faithful && failure.errno() == Some(libc::ENOSPC) => {
+            Err(failure) if worker.job.faithful && failure.errno() == Some(libc::ENOSPC) => {
                 Ok(Next::Exhausted)
             }
             Err(failure) => Err(failure),
         }
     }
 
-    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        Failure::wrong("file size", stage.ops.size(&self.file)?, self.pages * PAGE_BYTES)?;
-        (0..self.pages).try_for_each(|page| self.read_back(stage, page))?;
-        if stage.job.faithful {
+    fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        Failure::wrong("file size", worker.ops.size(&self.file)?, self.pages * PAGE_BYTES)?;
+        (0..self.pages).try_for_each(|page| self.read_back(worker, page))?;
+        if worker.job.faithful {
             // The device may be full: this makes room for the proof.
-            stage.ops.truncate(&self.file, 0)?;
+            worker.ops.truncate(&self.file, 0)?;
             self.pages = 0;
         }
         Ok(())
     }
 
-    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        self.append(stage)?;
-        Failure::wrong("file size", stage.ops.size(&self.file)?, self.pages * PAGE_BYTES)?;
-        self.read_back(stage, self.pages - 1)
+    fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        self.append(worker)?;
+        Failure::wrong("file size", worker.ops.size(&self.file)?, self.pages * PAGE_BYTES)?;
+        self.read_back(worker, self.pages - 1)
     }
 }

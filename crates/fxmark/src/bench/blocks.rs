@@ -4,7 +4,7 @@
 //! Invariants I1  no two workers write the same page, so a page always holds its owner's last write.
 //!            I2  the buffer is poisoned where it will be checked before each read: a read that moves nothing is seen.
 
-use super::{Bench, Next, Stage};
+use super::{Bench, Next, WorkerContext};
 use crate::Workload;
 use crate::config::{Access, Job, Stride};
 use crate::ops::{Failure, Mode, Ops, Result};
@@ -93,25 +93,25 @@ impl<O: Ops> Blocks<O> {
     }
 
     #[inline]
-    fn write(&mut self, stage: &Stage<'_, O>, k: u64) -> Result<()> {
+    fn write(&mut self, worker: &WorkerContext<'_, O>, k: u64) -> Result<()> {
         self.seq += 1;
         let page = self.pages.page(k);
         self.fill.stamp(&mut self.out, self.owner, page, self.seq);
-        stage.ops.write(&self.file, page * PAGE_BYTES, self.out.as_bytes())?;
+        worker.ops.write(&self.file, page * PAGE_BYTES, self.out.as_bytes())?;
         if self.sync {
-            stage.ops.fsync(&self.file)?;
+            worker.ops.fsync(&self.file)?;
         }
         self.last[k as usize] = self.seq;
         Ok(())
     }
 
     #[inline]
-    fn read(&mut self, stage: &Stage<'_, O>, k: u64) -> Result<()> {
+    fn read(&mut self, worker: &WorkerContext<'_, O>, k: u64) -> Result<()> {
         let page = self.pages.page(k);
         // An odd step visits every word before it visits one again.
         self.probe = (self.probe + 197) % WORDS;
         self.back.words[self.probe] = POISON;
-        stage.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
+        worker.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
         let want = self.fill.word(self.owner, page, self.last[k as usize], self.probe);
         if self.back.words[self.probe] == want {
             return Ok(());
@@ -119,57 +119,57 @@ impl<O: Ops> Blocks<O> {
         self.fill.check(&self.back, self.owner, page, self.last[k as usize])
     }
 
-    fn read_whole(&mut self, stage: &Stage<'_, O>, k: u64) -> Result<()> {
+    fn read_whole(&mut self, worker: &WorkerContext<'_, O>, k: u64) -> Result<()> {
         let page = self.pages.page(k);
         self.back.words.fill(POISON);
-        stage.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
+        worker.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
         self.fill.check(&self.back, self.owner, page, self.last[k as usize])
     }
 }
 
-fn path<O>(stage: &Stage<'_, O>) -> (RelPath, bool) {
-    let private = matches!(stage.job.workload, Workload::DRBL | Workload::DWOL | Workload::DWSL);
+fn path<O>(worker: &WorkerContext<'_, O>) -> (RelPath, bool) {
+    let private = matches!(worker.job.workload, Workload::DRBL | Workload::DWOL | Workload::DWSL);
     let path = match private {
-        true => RelPath::new(format_args!("{}/data", stage.me)),
+        true => RelPath::new(format_args!("{}/data", worker.me)),
         false => RelPath::new(format_args!("share")),
     };
     (path, private)
 }
 
 impl<O: Ops> Bench<O> for Blocks<O> {
-    fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
-        let (path, private) = path(stage);
-        if private { Ok(()) } else { stage.ops.close(stage.ops.create(&path)?) }
+    fn lay_out(worker: &WorkerContext<'_, O>) -> Result<()> {
+        let (path, private) = path(worker);
+        if private { Ok(()) } else { worker.ops.close(worker.ops.create(&path)?) }
     }
 
-    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
-        let (job, ops) = (stage.job, stage.ops);
-        let (path, private) = path(stage);
+    fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
+        let (job, ops) = (worker.job, worker.ops);
+        let (path, private) = path(worker);
         if private {
-            ops.mkdir(&RelPath::new(format_args!("{}", stage.me)))?;
+            ops.mkdir(&RelPath::new(format_args!("{}", worker.me)))?;
             ops.close(ops.create(&path)?)?;
         }
         let high = job.workload == Workload::DRBH;
-        let owner = Owner(if high { 0 } else { stage.me as u64 });
+        let owner = Owner(if high { 0 } else { worker.me as u64 });
         let fill = if job.faithful { Fill::Zeros } else { Fill::Stamped };
-        let pages = Pages::of(job, stage.me);
+        let pages = Pages::of(job, worker.me);
         let mut bench = Blocks {
             file: ops.open(&path, Mode::ReadWrite, job.direct)?,
             pages,
             choices: if job.access == Access::Random { pages.count } else { 1 },
             owner,
             fill,
-            writes: WritePercent::of(job, stage.me),
+            writes: WritePercent::of(job, worker.me),
             sync: job.workload == Workload::DWSL,
             last: vec![0; pages.count as usize],
             seq: 0,
             operations: 0,
-            random: Random::of_worker(stage.me),
+            random: Random::of_worker(worker.me),
             probe: 0,
             out: fill.blank(owner),
             back: Page::filled(POISON),
         };
-        if !high || stage.me == 0 {
+        if !high || worker.me == 0 {
             for k in 0..pages.count {
                 let page = pages.page(k);
                 fill.stamp(&mut bench.out, owner, page, 0);
@@ -180,31 +180,31 @@ impl<O: Ops> Bench<O> for Blocks<O> {
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
+    fn step(&mut self, worker: &WorkerContext<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         let k = self.choose();
         let writes = self.writes.is_write(self.operations);
         self.operations += 1;
         if writes {
-            self.write(stage, k)?;
+            self.write(worker, k)?;
             recorder.writes += 1;
         } else {
-            self.read(stage, k)?;
+            self.read(worker, k)?;
             recorder.reads += 1;
         }
         Ok(Next::More)
     }
 
-    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        Failure::wrong("file size", stage.ops.size(&self.file)?, self.pages.file_pages * PAGE_BYTES)?;
-        (0..self.pages.count).try_for_each(|k| self.read_whole(stage, k))
+    fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        Failure::wrong("file size", worker.ops.size(&self.file)?, self.pages.file_pages * PAGE_BYTES)?;
+        (0..self.pages.count).try_for_each(|k| self.read_whole(worker, k))
     }
 
-    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         let k = self.choose();
         if self.writes.0 > 0 {
-            self.write(stage, k)?;
+            self.write(worker, k)?;
         }
-        self.read_whole(stage, k)
+        self.read_whole(worker, k)
     }
 }
 

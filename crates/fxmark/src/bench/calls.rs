@@ -5,7 +5,7 @@
 //! Invariants I1  no two workers write the same file, so a piece always holds its owner's last write.
 //!            I2  the buffer is poisoned where it will be checked before each read: a read that moves nothing is seen.
 
-use super::{Bench, Next, Stage};
+use super::{Bench, Next, WorkerContext};
 use crate::Workload;
 use crate::config::{Access, Job};
 use crate::ops::{Failure, Mode, Ops, Result};
@@ -60,43 +60,43 @@ impl<O: Ops> Calls<O> {
     }
 
     #[inline]
-    fn write(&mut self, stage: &Stage<'_, O>, piece: u64) -> Result<()> {
+    fn write(&mut self, worker: &WorkerContext<'_, O>, piece: u64) -> Result<()> {
         self.seq += 1;
-        self.write_as(stage, piece, self.seq)
+        self.write_as(worker, piece, self.seq)
     }
 
     #[inline]
-    fn write_as(&mut self, stage: &Stage<'_, O>, piece: u64, seq: u64) -> Result<()> {
+    fn write_as(&mut self, worker: &WorkerContext<'_, O>, piece: u64, seq: u64) -> Result<()> {
         let first = piece * self.out.len() as u64;
         for (page, number) in self.out.iter_mut().zip(first..) {
             Fill::Stamped.stamp(page, self.owner, number, seq);
         }
         let bytes = &self.out.as_bytes()[..self.call_bytes];
-        stage.ops.write(&self.file, piece * self.call_bytes as u64, bytes)?;
+        worker.ops.write(&self.file, piece * self.call_bytes as u64, bytes)?;
         self.last[piece as usize] = seq;
         Ok(())
     }
 
-    fn load(&mut self, stage: &Stage<'_, O>, piece: u64) -> Result<()> {
+    fn load(&mut self, worker: &WorkerContext<'_, O>, piece: u64) -> Result<()> {
         let bytes = &mut self.back.as_mut_bytes()[..self.call_bytes];
-        stage.ops.read(&self.file, piece * self.call_bytes as u64, bytes)
+        worker.ops.read(&self.file, piece * self.call_bytes as u64, bytes)
     }
 
     #[inline]
-    fn read(&mut self, stage: &Stage<'_, O>, piece: u64) -> Result<()> {
+    fn read(&mut self, worker: &WorkerContext<'_, O>, piece: u64) -> Result<()> {
         // An odd step visits every word before it visits one again: their number is a power of two.
         self.probe = (self.probe + 197) % (self.call_bytes / 8);
         self.back[self.probe / WORDS].words[self.probe % WORDS] = POISON;
-        self.load(stage, piece)?;
+        self.load(worker, piece)?;
         if self.found(self.probe) == self.word(piece, self.probe) {
             return Ok(());
         }
         self.compare(piece)
     }
 
-    fn read_whole(&mut self, stage: &Stage<'_, O>, piece: u64) -> Result<()> {
+    fn read_whole(&mut self, worker: &WorkerContext<'_, O>, piece: u64) -> Result<()> {
         self.back.iter_mut().for_each(|page| page.words.fill(POISON));
-        self.load(stage, piece)?;
+        self.load(worker, piece)?;
         self.compare(piece)
     }
 
@@ -110,11 +110,11 @@ impl<O: Ops> Calls<O> {
 }
 
 impl<O: Ops> Bench<O> for Calls<O> {
-    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
-        let (job, ops) = (stage.job, stage.ops);
-        let owner = Owner(stage.me as u64);
-        ops.mkdir(&RelPath::new(format_args!("{}", stage.me)))?;
-        let path = RelPath::new(format_args!("{}/data", stage.me));
+    fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
+        let (job, ops) = (worker.job, worker.ops);
+        let owner = Owner(worker.me as u64);
+        ops.mkdir(&RelPath::new(format_args!("{}", worker.me)))?;
+        let path = RelPath::new(format_args!("{}/data", worker.me));
         ops.close(ops.create(&path)?)?;
         let pages =
             || (0..job.call_bytes.div_ceil(PAGE_BYTES)).map(|_| *Fill::Stamped.blank(owner)).collect();
@@ -125,39 +125,39 @@ impl<O: Ops> Bench<O> for Calls<O> {
             writes: job.workload == Workload::DWOL,
             last: vec![0; pieces(job) as usize],
             seq: 0,
-            random: Random::of_worker(stage.me),
+            random: Random::of_worker(worker.me),
             probe: 0,
             out: pages(),
             back: pages(),
         };
-        (0..pieces(job)).try_for_each(|piece| bench.write_as(stage, piece, 0))?;
+        (0..pieces(job)).try_for_each(|piece| bench.write_as(worker, piece, 0))?;
         Ok(bench)
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
+    fn step(&mut self, worker: &WorkerContext<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         let piece = self.choose();
         if self.writes {
-            self.write(stage, piece)?;
+            self.write(worker, piece)?;
             recorder.writes += 1;
         } else {
-            self.read(stage, piece)?;
+            self.read(worker, piece)?;
             recorder.reads += 1;
         }
         Ok(Next::More)
     }
 
-    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         let pieces = self.last.len() as u64;
-        Failure::wrong("file size", stage.ops.size(&self.file)?, pieces * self.call_bytes as u64)?;
-        (0..pieces).try_for_each(|piece| self.read_whole(stage, piece))
+        Failure::wrong("file size", worker.ops.size(&self.file)?, pieces * self.call_bytes as u64)?;
+        (0..pieces).try_for_each(|piece| self.read_whole(worker, piece))
     }
 
-    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         let piece = self.choose();
         if self.writes {
-            self.write(stage, piece)?;
+            self.write(worker, piece)?;
         }
-        self.read_whole(stage, piece)
+        self.read_whole(worker, piece)
     }
 }

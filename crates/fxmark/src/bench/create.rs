@@ -4,8 +4,8 @@
 //! no directory grows with the speed of its file system. The original formats the name inside the loop, and
 //! MWCM writes 4 KiB.
 
-use super::names::{DirChoice, create_all, is_listed, is_there, paths};
-use super::{Bench, Next, Pass, Stage};
+use super::names::{DirChoice, check_listing, check_presence, create_all, paths};
+use super::{Bench, Next, Pass, WorkerContext};
 use crate::Workload;
 use crate::ops::{Ops, Result};
 use crate::page_pattern::Page;
@@ -28,59 +28,59 @@ impl Create {
 }
 
 impl<O: Ops> Bench<O> for Create {
-    fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
-        stage.ops.mkdir(&DirChoice::Shared.dir(0))
+    fn lay_out(worker: &WorkerContext<'_, O>) -> Result<()> {
+        worker.ops.mkdir(&DirChoice::Shared.dir(0))
     }
 
-    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
-        stage.ops.mkdir(&DirChoice::Own.dir(stage.me))?;
-        let place = if stage.job.workload == Workload::MWCM { DirChoice::Shared } else { DirChoice::Own };
-        Ok(Create { place, paths: paths(stage.job, place, stage.me), made: 0, zeros: Page::filled(0) })
+    fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
+        worker.ops.mkdir(&DirChoice::Own.dir(worker.me))?;
+        let place = if worker.job.workload == Workload::MWCM { DirChoice::Shared } else { DirChoice::Own };
+        Ok(Create { place, paths: paths(worker.job, place, worker.me), made: 0, zeros: Page::filled(0) })
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
+    fn step(&mut self, worker: &WorkerContext<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         if self.made == self.paths.len() {
-            recorder.exclude(|| self.remove_all(stage.ops))?;
+            recorder.exclude(|| self.remove_all(worker.ops))?;
         }
-        if !stage.job.faithful {
-            stage.ops.close(stage.ops.create(&self.paths[self.made])?)?;
+        if !worker.job.faithful {
+            worker.ops.close(worker.ops.create(&self.paths[self.made])?)?;
         } else {
-            let file = stage.ops.create(&self.place.file(stage.me, self.made as u64))?;
+            let file = worker.ops.create(&self.place.file(worker.me, self.made as u64))?;
             if self.place == DirChoice::Shared {
-                stage.ops.write(&file, 0, self.zeros.as_bytes())?;
+                worker.ops.write(&file, 0, self.zeros.as_bytes())?;
             }
-            stage.ops.close(file)?;
+            worker.ops.close(file)?;
         }
         self.made += 1;
         recorder.writes += 1;
         Ok(Next::More)
     }
 
-    fn grow_old(&mut self, stage: &Stage<'_, O>, pass: Pass) -> Result<()> {
+    fn age(&mut self, worker: &WorkerContext<'_, O>, pass: Pass) -> Result<()> {
         match pass {
-            Pass::There => {
-                create_all(stage.ops, &self.paths)?;
+            Pass::First => {
+                create_all(worker.ops, &self.paths)?;
                 self.made = self.paths.len();
                 Ok(())
             }
-            Pass::Back => self.remove_all(stage.ops),
+            Pass::Second => self.remove_all(worker.ops),
         }
     }
 
-    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        self.paths[..self.made].iter().try_for_each(|path| is_there(stage.ops, path, true))?;
-        is_listed(stage, self.place, |n| n < self.made as u64)
+    fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        self.paths[..self.made].iter().try_for_each(|path| check_presence(worker.ops, path, true))?;
+        check_listing(worker, self.place, |n| n < self.made as u64)
     }
 
-    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         if self.made == self.paths.len() {
-            self.remove_all(stage.ops)?;
+            self.remove_all(worker.ops)?;
         }
         let path = &self.paths[self.made];
-        is_there(stage.ops, path, false)?;
-        stage.ops.close(stage.ops.create(path)?)?;
+        check_presence(worker.ops, path, false)?;
+        worker.ops.close(worker.ops.create(path)?)?;
         self.made += 1;
-        is_there(stage.ops, path, true)
+        check_presence(worker.ops, path, true)
     }
 }

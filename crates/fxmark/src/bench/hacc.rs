@@ -9,7 +9,7 @@
 //!
 //! Source      HACC-IO of the CORAL benchmarks, as SRL measures it (its Fig. 13): one shared file, POSIX calls.
 
-use super::{Bench, Next, Stage};
+use super::{Bench, Next, WorkerContext};
 use crate::config::Job;
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page_pattern::PAGE_BYTES;
@@ -53,46 +53,46 @@ pub(crate) struct Hacc {
 }
 
 impl Hacc {
-    fn tag(&self, stage: &Stage<'_, impl Ops>, variable: usize) -> Tag {
-        Tag::of((stage.me * VARIABLES.len() + variable) as u64 + 1, self.written)
+    fn tag(&self, worker: &WorkerContext<'_, impl Ops>, variable: usize) -> Tag {
+        Tag::of((worker.me * VARIABLES.len() + variable) as u64 + 1, self.written)
     }
 
-    fn write<O: Ops>(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn write<O: Ops>(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         self.written += 1;
-        let file = stage.ops.open(&path(), Mode::ReadWrite, false)?;
+        let file = worker.ops.open(&path(), Mode::ReadWrite, false)?;
         for (variable, (offset, len)) in self.arrays.into_iter().enumerate() {
-            stage.ops.write(&file, offset, self.pattern.bytes(self.tag(stage, variable), 0, len))?;
+            worker.ops.write(&file, offset, self.pattern.bytes(self.tag(worker, variable), 0, len))?;
         }
-        stage.ops.close(file)
+        worker.ops.close(file)
     }
 
-    fn read_back<O: Ops>(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        let file = stage.ops.open(&path(), Mode::Read, false)?;
-        Failure::wrong("file size", stage.ops.size(&file)?, file_bytes(stage.job))?;
+    fn read_back<O: Ops>(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        let file = worker.ops.open(&path(), Mode::Read, false)?;
+        Failure::wrong("file size", worker.ops.size(&file)?, file_bytes(worker.job))?;
         for (variable, (offset, len)) in self.arrays.into_iter().enumerate() {
             self.back.clear();
             self.back.resize(len, 0);
-            stage.ops.read(&file, offset, &mut self.back)?;
-            self.pattern.check(&self.back, self.tag(stage, variable))?;
+            worker.ops.read(&file, offset, &mut self.back)?;
+            self.pattern.check(&self.back, self.tag(worker, variable))?;
         }
-        stage.ops.close(file)
+        worker.ops.close(file)
     }
 }
 
 impl<O: Ops> Bench<O> for Hacc {
-    fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
-        let file = stage.ops.create(&path())?;
-        stage.ops.truncate(&file, file_bytes(stage.job))?;
+    fn lay_out(worker: &WorkerContext<'_, O>) -> Result<()> {
+        let file = worker.ops.create(&path())?;
+        worker.ops.truncate(&file, file_bytes(worker.job))?;
         let pattern = Pattern::for_files_of(HEADER_PIECE_BYTES);
         for (piece, offset) in header() {
-            stage.ops.write(&file, offset, pattern.bytes(piece, 0, HEADER_PIECE_BYTES))?;
+            worker.ops.write(&file, offset, pattern.bytes(piece, 0, HEADER_PIECE_BYTES))?;
         }
-        stage.ops.close(file)
+        worker.ops.close(file)
     }
 
-    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
-        let particles = particles(stage.job);
-        let mut offset = HEADER_BYTES + stage.me as u64 * particles * PARTICLE_BYTES;
+    fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
+        let particles = particles(worker.job);
+        let mut offset = HEADER_BYTES + worker.me as u64 * particles * PARTICLE_BYTES;
         let arrays = VARIABLES.map(|bytes| {
             let array = (offset, bytes * particles as usize);
             offset += array.1 as u64;
@@ -101,33 +101,33 @@ impl<O: Ops> Bench<O> for Hacc {
         let longest = arrays.iter().map(|(_, len)| *len).max().unwrap_or(0);
         let pattern = Pattern::for_files_of(longest);
         let mut hacc = Hacc { arrays, pattern, written: 0, back: Vec::with_capacity(longest) };
-        hacc.write(stage)?;
+        hacc.write(worker)?;
         Ok(hacc)
     }
 
-    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
-        self.write(stage)?;
+    fn step(&mut self, worker: &WorkerContext<'_, O>, recorder: &mut Recorder) -> Result<Next> {
+        self.write(worker)?;
         recorder.writes += 1;
         Ok(Next::More)
     }
 
-    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        if stage.me == 0 {
-            let file = stage.ops.open(&path(), Mode::Read, false)?;
+    fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        if worker.me == 0 {
+            let file = worker.ops.open(&path(), Mode::Read, false)?;
             let pattern = Pattern::for_files_of(HEADER_PIECE_BYTES);
             for (piece, offset) in header() {
                 let mut found = vec![0; HEADER_PIECE_BYTES];
-                stage.ops.read(&file, offset, &mut found)?;
+                worker.ops.read(&file, offset, &mut found)?;
                 pattern.check(&found, piece)?;
             }
-            stage.ops.close(file)?;
+            worker.ops.close(file)?;
         }
-        self.read_back(stage)
+        self.read_back(worker)
     }
 
-    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        self.write(stage)?;
-        self.read_back(stage)
+    fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        self.write(worker)?;
+        self.read_back(worker)
     }
 }
 

@@ -3,8 +3,8 @@
 //! `.` and `..`, which engines do not have, are not counted. The number of entries of every pass is checked, and names
 //! once after the loop. The original never rewinds and counts its calls at the end of the directory.
 
-use super::names::{DirChoice, create_all, is_listed, paths};
-use super::{Bench, Next, Stage};
+use super::names::{DirChoice, check_listing, create_all, paths};
+use super::{Bench, Next, WorkerContext};
 use crate::Workload;
 use crate::ops::{Failure, Ops, Result};
 use crate::recorder::Recorder;
@@ -25,40 +25,40 @@ fn place(workload: Workload) -> DirChoice {
 }
 
 impl<O: Ops> List<O> {
-    fn rewind(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn rewind(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         Failure::wrong("number of entries", self.seen, self.entries)?;
         self.seen = 0;
-        stage.ops.rewind(&mut self.dir)
+        worker.ops.rewind(&mut self.dir)
     }
 }
 
 impl<O: Ops> Bench<O> for List<O> {
-    fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
-        let place = place(stage.job.workload);
-        if place == DirChoice::Shared { stage.ops.mkdir(&place.dir(0)) } else { Ok(()) }
+    fn lay_out(worker: &WorkerContext<'_, O>) -> Result<()> {
+        let place = place(worker.job.workload);
+        if place == DirChoice::Shared { worker.ops.mkdir(&place.dir(0)) } else { Ok(()) }
     }
 
-    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
-        let place = place(stage.job.workload);
+    fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
+        let place = place(worker.job.workload);
         if place == DirChoice::Own {
-            stage.ops.mkdir(&place.dir(stage.me))?;
+            worker.ops.mkdir(&place.dir(worker.me))?;
         }
-        create_all(stage.ops, &paths(stage.job, place, stage.me))?;
-        let dirs = if place == DirChoice::Shared { stage.job.workers as u64 } else { 1 };
-        let entries = dirs * u64::from(stage.job.files);
-        Ok(List { dir: stage.ops.open_dir(&place.dir(stage.me))?, place, seen: 0, entries, begun: false })
+        create_all(worker.ops, &paths(worker.job, place, worker.me))?;
+        let dirs = if place == DirChoice::Shared { worker.job.workers as u64 } else { 1 };
+        let entries = dirs * u64::from(worker.job.files);
+        Ok(List { dir: worker.ops.open_dir(&place.dir(worker.me))?, place, seen: 0, entries, begun: false })
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
+    fn step(&mut self, worker: &WorkerContext<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         if !self.begun {
             self.begun = true;
-            stage.ops.rewind(&mut self.dir)?;
+            worker.ops.rewind(&mut self.dir)?;
         }
         loop {
-            match stage.ops.next_name(&mut self.dir)? {
-                Some(name) if name[0] == b'.' && !stage.job.faithful => continue,
-                None if !stage.job.faithful => self.rewind(stage)?,
+            match worker.ops.next_name(&mut self.dir)? {
+                Some(name) if name[0] == b'.' && !worker.job.faithful => continue,
+                None if !worker.job.faithful => self.rewind(worker)?,
                 name => {
                     self.seen += u64::from(name.is_some());
                     recorder.reads += 1;
@@ -68,14 +68,14 @@ impl<O: Ops> Bench<O> for List<O> {
         }
     }
 
-    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        is_listed(stage, self.place, |_| true)
+    fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        check_listing(worker, self.place, |_| true)
     }
 
-    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        stage.ops.rewind(&mut self.dir)?;
+    fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        worker.ops.rewind(&mut self.dir)?;
         let mut seen = 0;
-        while let Some(name) = stage.ops.next_name(&mut self.dir)? {
+        while let Some(name) = worker.ops.next_name(&mut self.dir)? {
             seen += u64::from(name[0] != b'.');
         }
         Failure::wrong("number of entries", seen, self.entries)

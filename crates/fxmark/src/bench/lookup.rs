@@ -4,7 +4,7 @@
 //! path led to the right file. `--faithful` calls `stat`, formats the path inside the loop, and draws digits
 //! from a generator whose low bits repeat after eight draws: it visits only eight files.
 
-use super::{Bench, Next, Pass, Stage};
+use super::{Bench, Next, Pass, WorkerContext};
 use crate::Workload;
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::path::RelPath;
@@ -72,7 +72,7 @@ impl Lookup {
         tree_path(n, DEPTH)
     }
 
-    fn is_right<O: Ops>(&self, ops: &O, at: usize) -> Result<()> {
+    fn check_file<O: Ops>(&self, ops: &O, at: usize) -> Result<()> {
         let file = ops.open(&self.paths[at], Mode::Read, false)?;
         let size = ops.size(&file)?;
         ops.close(file)?;
@@ -81,28 +81,28 @@ impl Lookup {
 }
 
 impl<O: Ops> Bench<O> for Lookup {
-    fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
-        if stage.job.workload == Workload::MRPL {
+    fn lay_out(worker: &WorkerContext<'_, O>) -> Result<()> {
+        if worker.job.workload == Workload::MRPL {
             return Ok(());
         }
-        let fan_out = if stage.job.workload == Workload::MRPM { FAN_OUT } else { 1 };
+        let fan_out = if worker.job.workload == Workload::MRPM { FAN_OUT } else { 1 };
         for levels in 1..DEPTH {
-            (0..fan_out.pow(levels)).try_for_each(|n| stage.ops.mkdir(&tree_path(n, levels)))?;
+            (0..fan_out.pow(levels)).try_for_each(|n| worker.ops.mkdir(&tree_path(n, levels)))?;
         }
-        (0..fan_out.pow(DEPTH)).try_for_each(|n| make_file(stage.ops, &tree_path(n, DEPTH), n + 1))
+        (0..fan_out.pow(DEPTH)).try_for_each(|n| make_file(worker.ops, &tree_path(n, DEPTH), n + 1))
     }
 
-    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
-        let me = stage.me;
-        let (paths, first_size) = match stage.job.workload {
+    fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
+        let me = worker.me;
+        let (paths, first_size) = match worker.job.workload {
             Workload::MRPM => ((0..TREE_FILES).map(|n| tree_path(n, DEPTH)).collect(), 1),
             Workload::MRPH => (vec![tree_path(0, DEPTH)], 1),
             _ => {
                 let path = RelPath::new(format_args!("{me}/0/0/0/0"));
                 for dir in ["", "/0", "/0/0", "/0/0/0"] {
-                    stage.ops.mkdir(&RelPath::new(format_args!("{me}{dir}")))?;
+                    worker.ops.mkdir(&RelPath::new(format_args!("{me}{dir}")))?;
                 }
-                make_file(stage.ops, &path, me as u64 + 1)?;
+                make_file(worker.ops, &path, me as u64 + 1)?;
                 (vec![path], me as u64 + 1)
             }
         };
@@ -110,33 +110,33 @@ impl<O: Ops> Bench<O> for Lookup {
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
-        if !stage.job.faithful {
+    fn step(&mut self, worker: &WorkerContext<'_, O>, recorder: &mut Recorder) -> Result<Next> {
+        if !worker.job.faithful {
             let at = self.choose();
-            stage.ops.close(stage.ops.open(&self.paths[at], Mode::Read, false)?)?;
+            worker.ops.close(worker.ops.open(&self.paths[at], Mode::Read, false)?)?;
         } else {
-            let path = match stage.job.workload {
+            let path = match worker.job.workload {
                 Workload::MRPL => self.paths[0],
                 workload => self.faithful_path(workload),
             };
-            stage.ops.stat(&path)?.ok_or(Failure::Set("a file of the tree is missing"))?;
+            worker.ops.stat(&path)?.ok_or(Failure::Other("a file of the tree is missing"))?;
         }
         recorder.reads += 1;
         Ok(Next::More)
     }
 
-    fn grow_old(&mut self, stage: &Stage<'_, O>, pass: Pass) -> Result<()> {
-        let met = if pass == Pass::There { &self.paths[..] } else { &[] };
-        met.iter().try_for_each(|path| stage.ops.close(stage.ops.open(path, Mode::Read, false)?))
+    fn age(&mut self, worker: &WorkerContext<'_, O>, pass: Pass) -> Result<()> {
+        let met = if pass == Pass::First { &self.paths[..] } else { &[] };
+        met.iter().try_for_each(|path| worker.ops.close(worker.ops.open(path, Mode::Read, false)?))
     }
 
-    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        (0..self.paths.len()).try_for_each(|at| self.is_right(stage.ops, at))
+    fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        (0..self.paths.len()).try_for_each(|at| self.check_file(worker.ops, at))
     }
 
-    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         let at = self.choose();
-        self.is_right(stage.ops, at)
+        self.check_file(worker.ops, at)
     }
 }
 

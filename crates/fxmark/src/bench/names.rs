@@ -1,6 +1,6 @@
 //! Names of the metadata workloads: `WORKER/N` in the worker's own directory, `share/WORKER.N` in the shared one.
 
-use super::Stage;
+use super::WorkerContext;
 use crate::config::Job;
 use crate::ops::{Failure, Ops, Result};
 use crate::path::RelPath;
@@ -53,42 +53,42 @@ pub(crate) fn create_all<O: Ops>(ops: &O, paths: &[RelPath]) -> Result<()> {
     paths.iter().try_for_each(|path| ops.close(ops.create(path)?))
 }
 
-/// Fails unless `path` names a file (`there`), or nothing.
-pub(crate) fn is_there<O: Ops>(ops: &O, path: &RelPath, there: bool) -> Result<()> {
-    if ops.stat(path)?.is_some() == there {
+/// Fails unless `path` names a file, or nothing, as `expected` says.
+pub(crate) fn check_presence<O: Ops>(ops: &O, path: &RelPath, expected: bool) -> Result<()> {
+    if ops.stat(path)?.is_some() == expected {
         return Ok(());
     }
-    let detail = format!("{path} {}", if there { "is missing" } else { "is still there" });
+    let detail = format!("{path} {}", if expected { "is missing" } else { "is still there" });
     Err(Failure::Wrong { what: "names", detail })
 }
 
-/// Fails unless exactly the files `there` of this worker are listed, each once.
-pub(crate) fn is_listed<O: Ops>(
-    stage: &Stage<'_, O>,
+/// Fails unless exactly the `expected` files of this worker are listed, each once.
+pub(crate) fn check_listing<O: Ops>(
+    worker: &WorkerContext<'_, O>,
     place: DirChoice,
-    there: impl Fn(u64) -> bool,
+    expected: impl Fn(u64) -> bool,
 ) -> Result<()> {
-    let mut seen = vec![false; stage.job.files as usize];
-    let mut dir = stage.ops.open_dir(&place.dir(stage.me))?;
-    while let Some(name) = stage.ops.next_name(&mut dir)? {
-        let Some(n) = place.number(stage.me, name) else { continue };
+    let mut seen = vec![false; worker.job.files as usize];
+    let mut dir = worker.ops.open_dir(&place.dir(worker.me))?;
+    while let Some(name) = worker.ops.next_name(&mut dir)? {
+        let Some(n) = place.number(worker.me, name) else { continue };
         let wrong = |problem| Failure::Wrong {
             what: "listing",
-            detail: format!("{} {problem}", place.file(stage.me, n)),
+            detail: format!("{} {problem}", place.file(worker.me, n)),
         };
-        let place = seen.get_mut(n as usize).ok_or_else(|| wrong("was never made"))?;
-        if std::mem::replace(place, true) {
+        let slot = seen.get_mut(n as usize).ok_or_else(|| wrong("was never made"))?;
+        if std::mem::replace(slot, true) {
             return Err(wrong("is listed twice"));
         }
     }
-    stage.ops.close_dir(dir)?;
-    match seen.iter().enumerate().find(|(n, seen)| **seen != there(*n as u64)) {
+    worker.ops.close_dir(dir)?;
+    match seen.iter().enumerate().find(|(n, seen)| **seen != expected(*n as u64)) {
         None => Ok(()),
         Some((n, seen)) => {
             let problem = if *seen { "is listed, but is gone" } else { "is not listed" };
             Err(Failure::Wrong {
                 what: "listing",
-                detail: format!("{} {problem}", place.file(stage.me, n as u64)),
+                detail: format!("{} {problem}", place.file(worker.me, n as u64)),
             })
         }
     }

@@ -8,7 +8,7 @@
 //! Source      Filebench's personality of this name, which pNOVA (APSys '19, Table 2) and the F2FS range-lock paper (SYSTOR '19, Tables
 //!             3, 5 and 7) measure; its data is 100 MB, here it is the size of the shared file.
 
-use super::{Bench, Next, Stage};
+use super::{Bench, Next, WorkerContext};
 use crate::config::Job;
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page_pattern::PAGE_BYTES;
@@ -91,22 +91,22 @@ fn tag(table: usize, piece: u64, written: u64) -> Tag {
 }
 
 impl<O: Ops> Oltp<O> {
-    fn read(&mut self, stage: &Stage<'_, O>, table: usize, nth: u64) -> Result<()> {
+    fn read(&mut self, worker: &WorkerContext<'_, O>, table: usize, nth: u64) -> Result<()> {
         let Table { file, pieces, written } = &self.tables[table];
-        let piece = nth * pieces.workers + stage.me as u64;
+        let piece = nth * pieces.workers + worker.me as u64;
         self.back.clear();
         self.back.resize(pieces.bytes, 0);
-        stage.ops.read(file, piece * pieces.bytes as u64, &mut self.back)?;
+        worker.ops.read(file, piece * pieces.bytes as u64, &mut self.back)?;
         self.pattern.check(&self.back, tag(table, piece, written[nth as usize]))
     }
 
-    fn write(&mut self, stage: &Stage<'_, O>, table: usize, nth: u64) -> Result<()> {
+    fn write(&mut self, worker: &WorkerContext<'_, O>, table: usize, nth: u64) -> Result<()> {
         let Table { file, pieces, written } = &mut self.tables[table];
-        let piece = nth * pieces.workers + stage.me as u64;
+        let piece = nth * pieces.workers + worker.me as u64;
         written[nth as usize] += 1;
         let bytes = self.pattern.bytes(tag(table, piece, written[nth as usize]), 0, pieces.bytes);
-        stage.ops.write(file, piece * pieces.bytes as u64, bytes)?;
-        stage.ops.fsync(file)
+        worker.ops.write(file, piece * pieces.bytes as u64, bytes)?;
+        worker.ops.fsync(file)
     }
 
     /// Chooses one of the worker's own pieces.
@@ -116,10 +116,10 @@ impl<O: Ops> Oltp<O> {
 }
 
 impl<O: Ops> Bench<O> for Oltp<O> {
-    fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
+    fn lay_out(worker: &WorkerContext<'_, O>) -> Result<()> {
         let pattern = Pattern::for_files_of(RECORD_BYTES);
-        for (table, (path, pieces)) in files(stage.job).enumerate() {
-            let file = stage.ops.create(&path)?;
+        for (table, (path, pieces)) in files(worker.job).enumerate() {
+            let file = worker.ops.create(&path)?;
             // Large writes: small ones belong to the measurement, not to the set-up.
             let together = (RECORD_BYTES / pieces.bytes) as u64;
             let mut first = 0;
@@ -129,65 +129,65 @@ impl<O: Ops> Bench<O> for Oltp<O> {
                     .flat_map(|piece| pattern.bytes(tag(table, piece, 0), 0, pieces.bytes))
                     .copied()
                     .collect();
-                stage.ops.write(&file, first * pieces.bytes as u64, &bytes)?;
+                worker.ops.write(&file, first * pieces.bytes as u64, &bytes)?;
                 first = last;
             }
-            stage.ops.close(file)?;
+            worker.ops.close(file)?;
         }
         Ok(())
     }
 
-    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
+    fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
         let open = |(path, pieces): (RelPath, Pieces)| {
-            let file = stage.ops.open(&path, Mode::ReadWrite, false)?;
+            let file = worker.ops.open(&path, Mode::ReadWrite, false)?;
             Ok(Table { file, pieces, written: vec![0; pieces.own as usize] })
         };
         Ok(Oltp {
-            tables: files(stage.job).map(open).collect::<Result<_>>()?,
+            tables: files(worker.job).map(open).collect::<Result<_>>()?,
             steps: 0,
-            random: Random::of_worker(stage.me),
+            random: Random::of_worker(worker.me),
             pattern: Pattern::for_files_of(RECORD_BYTES),
             back: Vec::with_capacity(RECORD_BYTES),
         })
     }
 
-    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
+    fn step(&mut self, worker: &WorkerContext<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         self.steps += 1;
         let table = self.steps as usize % DATA_FILES;
         let nth = self.draw(table);
-        self.read(stage, table, nth)?;
+        self.read(worker, table, nth)?;
         recorder.reads += 1;
         if self.steps.is_multiple_of(WRITE_EVERY) {
             // Every tenth step is of the same file, so writes need their own rotation.
             let table = (self.steps / WRITE_EVERY) as usize % DATA_FILES;
             let nth = self.draw(table);
-            self.write(stage, table, nth)?;
+            self.write(worker, table, nth)?;
             recorder.writes += 1;
         }
         if self.steps.is_multiple_of(LOG_EVERY) {
             let nth = self.draw(DATA_FILES);
-            self.write(stage, DATA_FILES, nth)?;
+            self.write(worker, DATA_FILES, nth)?;
             recorder.writes += 1;
         }
         Ok(Next::More)
     }
 
-    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         for table in 0..self.tables.len() {
             let Table { file, pieces, .. } = &self.tables[table];
             let pieces = *pieces;
-            Failure::wrong("file size", stage.ops.size(file)?, pieces.file_bytes())?;
-            (0..pieces.own).try_for_each(|nth| self.read(stage, table, nth))?;
+            Failure::wrong("file size", worker.ops.size(file)?, pieces.file_bytes())?;
+            (0..pieces.own).try_for_each(|nth| self.read(worker, table, nth))?;
         }
         Ok(())
     }
 
-    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         self.steps += 1;
         let table = self.steps as usize % self.tables.len();
         let nth = self.draw(table);
-        self.write(stage, table, nth)?;
-        self.read(stage, table, nth)
+        self.write(worker, table, nth)?;
+        self.read(worker, table, nth)
     }
 }
 

@@ -4,8 +4,8 @@
 //! shared directory; they are moved back with the clock stopped. The original's MWRL has one file, which it
 //! renames from number to number.
 
-use super::names::{DirChoice, create_all, is_there, paths};
-use super::{Bench, Next, Pass, Stage};
+use super::names::{DirChoice, check_presence, create_all, paths};
+use super::{Bench, Next, Pass, WorkerContext};
 use crate::Workload;
 use crate::ops::{Ops, Result};
 use crate::path::RelPath;
@@ -22,24 +22,24 @@ pub(crate) struct Rename {
 
 impl Rename {
     /// All files have moved: starts the way back (MWRL), or makes it here (MWRM).
-    fn turn<O: Ops>(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn turn<O: Ops>(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         self.moved = 0;
-        match stage.job.workload {
+        match worker.job.workload {
             Workload::MWRL => std::mem::swap(&mut self.from, &mut self.to),
-            _ => self.from.iter().zip(&self.to).try_for_each(|(from, to)| stage.ops.rename(to, from))?,
+            _ => self.from.iter().zip(&self.to).try_for_each(|(from, to)| worker.ops.rename(to, from))?,
         }
         Ok(())
     }
 }
 
 impl<O: Ops> Bench<O> for Rename {
-    fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
-        stage.ops.mkdir(&DirChoice::Shared.dir(0))
+    fn lay_out(worker: &WorkerContext<'_, O>) -> Result<()> {
+        worker.ops.mkdir(&DirChoice::Shared.dir(0))
     }
 
-    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
-        let (job, me) = (stage.job, stage.me);
-        stage.ops.mkdir(&DirChoice::Own.dir(me))?;
+    fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
+        let (job, me) = (worker.job, worker.me);
+        worker.ops.mkdir(&DirChoice::Own.dir(me))?;
         let (mut from, mut to) = (paths(job, DirChoice::Own, me), paths(job, DirChoice::Shared, me));
         if job.workload == Workload::MWRL {
             to = (0..job.files).map(|n| RelPath::new(format_args!("{me}/{n}.2"))).collect();
@@ -48,26 +48,26 @@ impl<O: Ops> Bench<O> for Rename {
                 to.truncate(1);
             }
         }
-        create_all(stage.ops, &from)?;
+        create_all(worker.ops, &from)?;
         Ok(Rename { from, to, moved: 0, walker: 0 })
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
-        let (me, faithful) = (stage.me, stage.job.faithful);
-        if faithful && stage.job.workload == Workload::MWRL {
-            stage
+    fn step(&mut self, worker: &WorkerContext<'_, O>, recorder: &mut Recorder) -> Result<Next> {
+        let (me, faithful) = (worker.me, worker.job.faithful);
+        if faithful && worker.job.workload == Workload::MWRL {
+            worker
                 .ops
                 .rename(&DirChoice::Own.file(me, self.walker), &DirChoice::Own.file(me, self.walker + 1))?;
             self.walker += 1;
         } else {
             if self.moved == self.from.len() {
-                recorder.exclude(|| self.turn(stage))?;
+                recorder.exclude(|| self.turn(worker))?;
             }
             let at = self.moved;
             match faithful {
-                false => stage.ops.rename(&self.from[at], &self.to[at])?,
-                true => stage
+                false => worker.ops.rename(&self.from[at], &self.to[at])?,
+                true => worker
                     .ops
                     .rename(&DirChoice::Own.file(me, at as u64), &DirChoice::Shared.file(me, at as u64))?,
             }
@@ -77,40 +77,41 @@ impl<O: Ops> Bench<O> for Rename {
         Ok(Next::More)
     }
 
-    fn grow_old(&mut self, stage: &Stage<'_, O>, pass: Pass) -> Result<()> {
+    fn age(&mut self, worker: &WorkerContext<'_, O>, pass: Pass) -> Result<()> {
         let mut pairs = self.from.iter().zip(&self.to);
         match pass {
-            Pass::There => pairs.try_for_each(|(from, to)| stage.ops.rename(from, to)),
-            Pass::Back => pairs.try_for_each(|(from, to)| stage.ops.rename(to, from)),
+            Pass::First => pairs.try_for_each(|(from, to)| worker.ops.rename(from, to)),
+            Pass::Second => pairs.try_for_each(|(from, to)| worker.ops.rename(to, from)),
         }
     }
 
-    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        if stage.job.faithful && stage.job.workload == Workload::MWRL {
-            let (now, start) = (DirChoice::Own.file(stage.me, self.walker), DirChoice::Own.file(stage.me, 0));
-            is_there(stage.ops, &now, true)?;
+    fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        if worker.job.faithful && worker.job.workload == Workload::MWRL {
+            let (now, start) =
+                (DirChoice::Own.file(worker.me, self.walker), DirChoice::Own.file(worker.me, 0));
+            check_presence(worker.ops, &now, true)?;
             if self.walker > 0 {
-                is_there(stage.ops, &start, false)?;
-                stage.ops.rename(&now, &start)?;
+                check_presence(worker.ops, &start, false)?;
+                worker.ops.rename(&now, &start)?;
                 self.walker = 0;
             }
             return Ok(());
         }
         for (at, (from, to)) in self.from.iter().zip(&self.to).enumerate() {
-            is_there(stage.ops, from, at >= self.moved)?;
-            is_there(stage.ops, to, at < self.moved)?;
+            check_presence(worker.ops, from, at >= self.moved)?;
+            check_presence(worker.ops, to, at < self.moved)?;
         }
         Ok(())
     }
 
-    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         if self.moved == self.from.len() {
-            self.turn(stage)?;
+            self.turn(worker)?;
         }
         let (from, to) = (&self.from[self.moved], &self.to[self.moved]);
-        stage.ops.rename(from, to)?;
+        worker.ops.rename(from, to)?;
         self.moved += 1;
-        is_there(stage.ops, from, false)?;
-        is_there(stage.ops, to, true)
+        check_presence(worker.ops, from, false)?;
+        check_presence(worker.ops, to, true)
     }
 }

@@ -5,7 +5,7 @@
 //! late never give the block a place on disk: that favours them. `--faithful` shrinks a file of real, synced blocks by
 //! one an operation; when it is down to one block it is filled anew outside the clock.
 
-use super::{Bench, Next, Stage};
+use super::{Bench, Next, WorkerContext};
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page_pattern::{Fill, Owner, PAGE_BYTES, POISON, Page};
 use crate::path::RelPath;
@@ -25,48 +25,48 @@ pub(crate) struct Truncate<O: Ops> {
 
 impl<O: Ops> Truncate<O> {
     #[inline]
-    fn extend(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn extend(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         self.seq += 1;
         self.fill.stamp(&mut self.out, self.owner, 1, self.seq);
-        stage.ops.write(&self.file, PAGE_BYTES, self.out.as_bytes())
+        worker.ops.write(&self.file, PAGE_BYTES, self.out.as_bytes())
     }
 
     #[inline]
-    fn shrink(&mut self, stage: &Stage<'_, O>, pages: u64) -> Result<()> {
+    fn shrink(&mut self, worker: &WorkerContext<'_, O>, pages: u64) -> Result<()> {
         self.pages = pages;
-        stage.ops.truncate(&self.file, pages * PAGE_BYTES)
+        worker.ops.truncate(&self.file, pages * PAGE_BYTES)
     }
 
     /// Real blocks up to the window, page `k` stamped with sequence 0.
-    fn fill(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        for page in self.pages..stage.job.window_pages {
+    fn fill(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        for page in self.pages..worker.job.window_pages {
             self.fill.stamp(&mut self.out, self.owner, page, 0);
-            stage.ops.write(&self.file, page * PAGE_BYTES, self.out.as_bytes())?;
+            worker.ops.write(&self.file, page * PAGE_BYTES, self.out.as_bytes())?;
         }
-        self.pages = stage.job.window_pages;
-        stage.ops.fsync(&self.file)
+        self.pages = worker.job.window_pages;
+        worker.ops.fsync(&self.file)
     }
 
-    fn is_page(&mut self, stage: &Stage<'_, O>, page: u64, seq: u64) -> Result<()> {
+    fn is_page(&mut self, worker: &WorkerContext<'_, O>, page: u64, seq: u64) -> Result<()> {
         self.back.words.fill(POISON);
-        stage.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
+        worker.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
         self.fill.check(&self.back, self.owner, page, seq)
     }
 
-    fn is_sized(&self, stage: &Stage<'_, O>, pages: u64) -> Result<()> {
-        Failure::wrong("file size", stage.ops.size(&self.file)?, pages * PAGE_BYTES)
+    fn is_sized(&self, worker: &WorkerContext<'_, O>, pages: u64) -> Result<()> {
+        Failure::wrong("file size", worker.ops.size(&self.file)?, pages * PAGE_BYTES)
     }
 }
 
 impl<O: Ops> Bench<O> for Truncate<O> {
-    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
-        stage.ops.mkdir(&RelPath::new(format_args!("{}", stage.me)))?;
-        let path = RelPath::new(format_args!("{}/data", stage.me));
-        stage.ops.close(stage.ops.create(&path)?)?;
-        let owner = Owner(stage.me as u64);
-        let fill = if stage.job.faithful { Fill::Zeros } else { Fill::Stamped };
+    fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
+        worker.ops.mkdir(&RelPath::new(format_args!("{}", worker.me)))?;
+        let path = RelPath::new(format_args!("{}/data", worker.me));
+        worker.ops.close(worker.ops.create(&path)?)?;
+        let owner = Owner(worker.me as u64);
+        let fill = if worker.job.faithful { Fill::Zeros } else { Fill::Stamped };
         let mut bench = Truncate {
-            file: stage.ops.open(&path, Mode::ReadWrite, false)?,
+            file: worker.ops.open(&path, Mode::ReadWrite, false)?,
             fill,
             owner,
             pages: 1,
@@ -75,46 +75,46 @@ impl<O: Ops> Bench<O> for Truncate<O> {
             back: Page::filled(POISON),
         };
         fill.stamp(&mut bench.out, owner, 0, 0);
-        stage.ops.write(&bench.file, 0, bench.out.as_bytes())?;
-        if stage.job.faithful {
-            bench.fill(stage)?;
+        worker.ops.write(&bench.file, 0, bench.out.as_bytes())?;
+        if worker.job.faithful {
+            bench.fill(worker)?;
         }
         Ok(bench)
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
-        if !stage.job.faithful {
-            self.extend(stage)?;
-            self.shrink(stage, 1)?;
+    fn step(&mut self, worker: &WorkerContext<'_, O>, recorder: &mut Recorder) -> Result<Next> {
+        if !worker.job.faithful {
+            self.extend(worker)?;
+            self.shrink(worker, 1)?;
         } else {
             if self.pages == 1 {
-                recorder.exclude(|| self.fill(stage))?;
+                recorder.exclude(|| self.fill(worker))?;
             }
-            self.shrink(stage, self.pages - 1)?;
+            self.shrink(worker, self.pages - 1)?;
         }
         recorder.writes += 1;
         Ok(Next::More)
     }
 
-    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        self.is_sized(stage, self.pages)?;
-        (0..self.pages).try_for_each(|page| self.is_page(stage, page, 0))?;
-        self.shrink(stage, 1)
+    fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        self.is_sized(worker, self.pages)?;
+        (0..self.pages).try_for_each(|page| self.is_page(worker, page, 0))?;
+        self.shrink(worker, 1)
     }
 
-    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        self.extend(stage)?;
-        self.is_sized(stage, 2)?;
-        self.is_page(stage, 1, self.seq)?;
-        self.shrink(stage, 1)?;
-        self.is_sized(stage, 1)?;
+    fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        self.extend(worker)?;
+        self.is_sized(worker, 2)?;
+        self.is_page(worker, 1, self.seq)?;
+        self.shrink(worker, 1)?;
+        self.is_sized(worker, 1)?;
         // The truncated block must not reappear when the file grows over it.
-        stage.ops.truncate(&self.file, 2 * PAGE_BYTES)?;
+        worker.ops.truncate(&self.file, 2 * PAGE_BYTES)?;
         self.back.words.fill(POISON);
-        stage.ops.read(&self.file, PAGE_BYTES, self.back.as_mut_bytes())?;
+        worker.ops.read(&self.file, PAGE_BYTES, self.back.as_mut_bytes())?;
         Fill::Zeros.check(&self.back, self.owner, 1, self.seq)?;
-        self.shrink(stage, 1)?;
-        self.is_page(stage, 0, 0)
+        self.shrink(worker, 1)?;
+        self.is_page(worker, 0, 0)
     }
 }

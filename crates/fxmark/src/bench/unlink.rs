@@ -1,7 +1,7 @@
 //! MWUL MWUM: unlink empty files; an empty set is made again with the clock stopped.
 
-use super::names::{DirChoice, create_all, is_listed, is_there, paths};
-use super::{Bench, Next, Stage};
+use super::names::{DirChoice, check_listing, check_presence, create_all, paths};
+use super::{Bench, Next, WorkerContext};
 use crate::Workload;
 use crate::ops::{Ops, Result};
 use crate::path::RelPath;
@@ -21,45 +21,45 @@ impl Unlink {
 }
 
 impl<O: Ops> Bench<O> for Unlink {
-    fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
-        stage.ops.mkdir(&DirChoice::Shared.dir(0))
+    fn lay_out(worker: &WorkerContext<'_, O>) -> Result<()> {
+        worker.ops.mkdir(&DirChoice::Shared.dir(0))
     }
 
-    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
-        stage.ops.mkdir(&DirChoice::Own.dir(stage.me))?;
-        let place = if stage.job.workload == Workload::MWUM { DirChoice::Shared } else { DirChoice::Own };
-        let paths = paths(stage.job, place, stage.me);
-        create_all(stage.ops, &paths)?;
+    fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
+        worker.ops.mkdir(&DirChoice::Own.dir(worker.me))?;
+        let place = if worker.job.workload == Workload::MWUM { DirChoice::Shared } else { DirChoice::Own };
+        let paths = paths(worker.job, place, worker.me);
+        create_all(worker.ops, &paths)?;
         Ok(Unlink { place, paths, gone: 0 })
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
+    fn step(&mut self, worker: &WorkerContext<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         if self.gone == self.paths.len() {
-            recorder.exclude(|| self.make_all(stage.ops))?;
+            recorder.exclude(|| self.make_all(worker.ops))?;
         }
-        match stage.job.faithful {
-            false => stage.ops.unlink(&self.paths[self.gone])?,
-            true => stage.ops.unlink(&self.place.file(stage.me, self.gone as u64))?,
+        match worker.job.faithful {
+            false => worker.ops.unlink(&self.paths[self.gone])?,
+            true => worker.ops.unlink(&self.place.file(worker.me, self.gone as u64))?,
         }
         self.gone += 1;
         recorder.writes += 1;
         Ok(Next::More)
     }
 
-    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        self.paths[..self.gone].iter().try_for_each(|path| is_there(stage.ops, path, false))?;
-        is_listed(stage, self.place, |n| n >= self.gone as u64)
+    fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        self.paths[..self.gone].iter().try_for_each(|path| check_presence(worker.ops, path, false))?;
+        check_listing(worker, self.place, |n| n >= self.gone as u64)
     }
 
-    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         if self.gone == self.paths.len() {
-            self.make_all(stage.ops)?;
+            self.make_all(worker.ops)?;
         }
         let path = &self.paths[self.gone];
-        is_there(stage.ops, path, true)?;
-        stage.ops.unlink(path)?;
+        check_presence(worker.ops, path, true)?;
+        worker.ops.unlink(path)?;
         self.gone += 1;
-        is_there(stage.ops, path, false)
+        check_presence(worker.ops, path, false)
     }
 }

@@ -6,8 +6,8 @@
 //! Source      Filebench's personality of this name: 1,000 mails, four fifths there at the start, sizes of a gamma distribution (mean
 //!             16 KiB, shape 1.5), pieces of up to 16 KiB; the F2FS range-lock paper (SYSTOR '19), Tables 4, 6 and 8.
 
-use super::names::{DirChoice, is_listed, paths};
-use super::{Bench, Next, Stage};
+use super::names::{DirChoice, check_listing, paths};
+use super::{Bench, Next, WorkerContext};
 use crate::config::Job;
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::path::RelPath;
@@ -51,8 +51,8 @@ pub(crate) struct Varmail {
 }
 
 impl Varmail {
-    fn tag(&self, stage: &Stage<'_, impl Ops>, at: usize) -> Tag {
-        Tag::of((at * stage.job.workers + stage.me) as u64 + 1, self.mails[at].made)
+    fn tag(&self, worker: &WorkerContext<'_, impl Ops>, at: usize) -> Tag {
+        Tag::of((at * worker.job.workers + worker.me) as u64 + 1, self.mails[at].made)
     }
 
     fn piece(&mut self) -> usize {
@@ -64,70 +64,76 @@ impl Varmail {
         self.there[self.random.below(self.there.len() as u64) as usize]
     }
 
-    fn append<O: Ops>(&mut self, stage: &Stage<'_, O>, file: &O::File, at: usize, len: usize) -> Result<()> {
-        let (tag, old) = (self.tag(stage, at), self.mails[at].len);
+    fn append<O: Ops>(
+        &mut self,
+        worker: &WorkerContext<'_, O>,
+        file: &O::File,
+        at: usize,
+        len: usize,
+    ) -> Result<()> {
+        let (tag, old) = (self.tag(worker, at), self.mails[at].len);
         if old + len > MAIL_BYTES_MAX {
-            return Err(Failure::Set("a mail grew beyond all chance"));
+            return Err(Failure::Other("a mail grew beyond all chance"));
         }
-        stage.ops.write(file, old as u64, self.pattern.bytes(tag, old, len))?;
+        worker.ops.write(file, old as u64, self.pattern.bytes(tag, old, len))?;
         self.mails[at].len += len;
         Ok(())
     }
 
     /// Makes an absent mail. Returns it and its open file.
-    fn make<O: Ops>(&mut self, stage: &Stage<'_, O>, len: usize) -> Result<(usize, O::File)> {
+    fn make<O: Ops>(&mut self, worker: &WorkerContext<'_, O>, len: usize) -> Result<(usize, O::File)> {
         let drawn = self.random.below(self.absent.len() as u64) as usize;
         let at = self.absent.swap_remove(drawn);
         self.there.push(at);
         let mail = &mut self.mails[at];
         (mail.made, mail.len) = (mail.made + 1, 0);
-        let file = stage.ops.create(&mail.path)?;
-        self.append(stage, &file, at, len)?;
+        let file = worker.ops.create(&mail.path)?;
+        self.append(worker, &file, at, len)?;
         Ok((at, file))
     }
 
-    fn remove<O: Ops>(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn remove<O: Ops>(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         let drawn = self.random.below(self.there.len() as u64) as usize;
         let at = self.there.swap_remove(drawn);
         self.absent.push(at);
-        stage.ops.unlink(&self.mails[at].path)
+        worker.ops.unlink(&self.mails[at].path)
     }
 
-    fn read<O: Ops>(&mut self, stage: &Stage<'_, O>, file: &O::File, at: usize) -> Result<()> {
+    fn read<O: Ops>(&mut self, worker: &WorkerContext<'_, O>, file: &O::File, at: usize) -> Result<()> {
         self.back.clear();
         self.back.resize(self.mails[at].len, 0);
-        stage.ops.read(file, 0, &mut self.back)?;
-        self.pattern.check(&self.back, self.tag(stage, at))
+        worker.ops.read(file, 0, &mut self.back)?;
+        self.pattern.check(&self.back, self.tag(worker, at))
     }
 
     /// Reads a mail, and checks its length, too.
-    fn is_whole<O: Ops>(&mut self, stage: &Stage<'_, O>, at: usize) -> Result<()> {
+    fn is_whole<O: Ops>(&mut self, worker: &WorkerContext<'_, O>, at: usize) -> Result<()> {
         let Mail { path, len, .. } = self.mails[at];
-        let file = stage.ops.open(&path, Mode::Read, false)?;
-        Failure::wrong("file size", stage.ops.size(&file)?, len as u64)?;
-        self.read(stage, &file, at)?;
-        stage.ops.close(file)
+        let file = worker.ops.open(&path, Mode::Read, false)?;
+        Failure::wrong("file size", worker.ops.size(&file)?, len as u64)?;
+        self.read(worker, &file, at)?;
+        worker.ops.close(file)
     }
 
     /// One operation. Returns the mails that it wrote.
-    fn turn<O: Ops>(&mut self, stage: &Stage<'_, O>) -> Result<[usize; 2]> {
-        let ops = stage.ops;
-        self.remove(stage)?;
+    fn turn<O: Ops>(&mut self, worker: &WorkerContext<'_, O>) -> Result<[usize; 2]> {
+        let ops = worker.ops;
+        self.remove(worker)?;
         let len = self.piece();
-        let (made, new) = self.make(stage, len)?;
+        let (made, new) = self.make(worker, len)?;
         ops.fsync(&new)?;
         ops.close(new)?;
 
         let (answered, len) = (self.any(), self.piece());
         let file = ops.open(&self.mails[answered].path, Mode::ReadWrite, false)?;
-        self.read(stage, &file, answered)?;
-        self.append(stage, &file, answered, len)?;
+        self.read(worker, &file, answered)?;
+        self.append(worker, &file, answered, len)?;
         ops.fsync(&file)?;
         ops.close(file)?;
 
         let read = self.any();
         let file = ops.open(&self.mails[read].path, Mode::Read, false)?;
-        self.read(stage, &file, read)?;
+        self.read(worker, &file, read)?;
         ops.close(file)?;
         Ok([made, answered])
     }
@@ -143,46 +149,46 @@ fn length(random: &mut Random) -> usize {
 }
 
 impl<O: Ops> Bench<O> for Varmail {
-    fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
-        stage.ops.mkdir(&DirChoice::Shared.dir(0))
+    fn lay_out(worker: &WorkerContext<'_, O>) -> Result<()> {
+        worker.ops.mkdir(&DirChoice::Shared.dir(0))
     }
 
-    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
-        let all = mails(stage.job);
-        let paths = paths(stage.job, DirChoice::Shared, stage.me);
+    fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
+        let all = mails(worker.job);
+        let paths = paths(worker.job, DirChoice::Shared, worker.me);
         let mut varmail = Varmail {
             mails: paths.into_iter().take(all).map(|path| Mail { path, made: 0, len: 0 }).collect(),
             there: Vec::with_capacity(all),
             absent: (0..all).collect(),
-            random: Random::of_worker(stage.me),
+            random: Random::of_worker(worker.me),
             pattern: Pattern::for_files_of(MAIL_BYTES_MAX),
             back: Vec::with_capacity(MAIL_BYTES_MAX),
         };
         for _ in 0..(all * THERE_OF_TEN / 10).max(1) {
             let len = length(&mut varmail.random);
-            let (_, file) = varmail.make(stage, len)?;
-            stage.ops.close(file)?;
+            let (_, file) = varmail.make(worker, len)?;
+            worker.ops.close(file)?;
         }
         Ok(varmail)
     }
 
-    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
-        self.turn(stage)?;
+    fn step(&mut self, worker: &WorkerContext<'_, O>, recorder: &mut Recorder) -> Result<Next> {
+        self.turn(worker)?;
         recorder.writes += 1;
         Ok(Next::More)
     }
 
-    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+    fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         let mut there = vec![false; self.mails.len()];
         for at in self.there.clone() {
             there[at] = true;
-            self.is_whole(stage, at)?;
+            self.is_whole(worker, at)?;
         }
-        is_listed(stage, DirChoice::Shared, |n| there.get(n as usize).copied().unwrap_or(false))
+        check_listing(worker, DirChoice::Shared, |n| there.get(n as usize).copied().unwrap_or(false))
     }
 
-    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
-        self.turn(stage)?.into_iter().try_for_each(|at| self.is_whole(stage, at))
+    fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
+        self.turn(worker)?.into_iter().try_for_each(|at| self.is_whole(worker, at))
     }
 }
 

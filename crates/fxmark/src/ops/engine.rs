@@ -186,7 +186,7 @@ impl Ops for Engine {
         Ok(())
     }
 
-    fn settle(&self) -> Result<()> {
+    fn write_back(&self) -> Result<()> {
         self.fs.sync().named("sync")
     }
 

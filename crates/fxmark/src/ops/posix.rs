@@ -148,7 +148,7 @@ impl Ops for Posix {
         checked("closedir", unsafe { libc::closedir(dir.0) }).map(drop)
     }
 
-    fn settle(&self) -> Result<()> {
+    fn write_back(&self) -> Result<()> {
         let here = open_raw(&RelPath::new(format_args!(".")), libc::O_RDONLY | libc::O_DIRECTORY)?;
         // SAFETY: no pointers.
         checked("syncfs", unsafe { libc::syncfs(here.0) })?;

@@ -10,20 +10,20 @@
 //! Clock      a worker's own mappings are empty at first. The files are made meanwhile; then, before anything is timed, all pages are
 //!            mapped (`Ops::ready`), as they are in a process that has mounted the image itself.
 
-use crate::bench::Stage;
+use crate::bench::WorkerContext;
 use crate::config::Job;
 use crate::ops::engine::Engine;
 use crate::result_board::ResultBoard;
 use crate::target::Attach;
 use crate::worker;
 
-pub(super) fn live(attach: &Attach, job: &Job, me: usize, board: &ResultBoard) {
+pub(super) fn run_worker(attach: &Attach, job: &Job, me: usize, board: &ResultBoard) {
     let attached = match attach() {
         Ok(attached) => attached,
         Err(error) => return board.fail(me, &format!("cannot attach: {error:#}")),
     };
     let ops = Engine::attached(attached.fs, attached.map);
-    worker::live(&Stage { ops: &ops, job, me }, board);
+    worker::dispatch_worker(&WorkerContext { ops: &ops, job, me }, board);
     drop(ops);
     (attached.leave)();
 }

@@ -8,7 +8,7 @@
 //!                fork: no printing, no program-wide locks. glibc keeps its allocator usable in a forked child.
 
 use super::{WorkerPool, attached, lead};
-use crate::bench::Stage;
+use crate::bench::WorkerContext;
 use crate::config::Job;
 use crate::environment::{Entered, Environment};
 use crate::machine::pin;
@@ -205,8 +205,10 @@ fn lead_workers(
                 libc::pthread_sigmask(libc::SIG_UNBLOCK, &ends, ptr::null_mut());
             }
             match (pin(cpu), home) {
-                (Ok(()), Home::Environment(_)) => worker::live(&Stage { ops: &Posix, job, me }, board),
-                (Ok(()), Home::Engine(attach)) => attached::live(attach, job, me, board),
+                (Ok(()), Home::Environment(_)) => {
+                    worker::dispatch_worker(&WorkerContext { ops: &Posix, job, me }, board)
+                }
+                (Ok(()), Home::Engine(attach)) => attached::run_worker(attach, job, me, board),
                 (Err(error), _) => board.fail(me, &format!("cannot be pinned to CPU {cpu}: {error}")),
             }
         });

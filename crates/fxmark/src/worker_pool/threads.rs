@@ -1,7 +1,7 @@
 //! Workers as threads of this process, for engines opened in it.
 
 use super::{WorkerPool, lead};
-use crate::bench::Stage;
+use crate::bench::WorkerContext;
 use crate::config::Job;
 use crate::machine::pin;
 use crate::ops::engine::Engine;
@@ -37,11 +37,13 @@ pub(crate) fn run(fs: Arc<dyn FileSystem>, job: &Job, cpus: &[usize]) -> Result<
     let mut pool = Threads(Vec::new());
     for (me, cpu) in cpus[..job.workers].iter().copied().enumerate() {
         let (shared, job, fs) = (board.clone(), job.clone(), fs.clone());
-        let live = move || match pin(cpu) {
-            Ok(()) => worker::live(&Stage { ops: &Engine::new(fs), job: &job, me }, &shared),
+        let run = move || match pin(cpu) {
+            Ok(()) => {
+                worker::dispatch_worker(&WorkerContext { ops: &Engine::new(fs), job: &job, me }, &shared)
+            }
             Err(error) => shared.fail(me, &format!("cannot be pinned to CPU {cpu}: {error}")),
         };
-        let thread = thread::Builder::new().name(format!("fxmark-{me}")).spawn(live);
+        let thread = thread::Builder::new().name(format!("fxmark-{me}")).spawn(run);
         match thread {
             Ok(thread) => pool.0.push(thread),
             Err(error) => board.fail(me, &format!("cannot be started: {error}")),

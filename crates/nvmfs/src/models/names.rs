@@ -49,11 +49,11 @@ fn put(worker: &mut Worker, name: &str, n: u64) -> Version {
 pub fn put_in(worker: &mut Worker, dir: Ino, name: &str, n: u64) -> Option<(Version, Option<Crowded>)> {
     worker.with(|core, guard, _| {
         let key = table::key(core, name.as_bytes());
-        let prepared = table::prepare(core, guard.own, name.as_bytes()).unwrap();
+        let memory = table::alloc_entry(core, guard.own, name.as_bytes()).unwrap();
         let mut locked = match table::lock(core, core.slot(dir).unwrap(), key.hash) {
             Ok(locked) => locked,
             Err(_) => {
-                table::unprepare(core, guard.own, prepared);
+                table::free_entry(core, guard.own, memory);
                 return None;
             }
         };
@@ -65,7 +65,7 @@ pub fn put_in(worker: &mut Worker, dir: Ino, name: &str, n: u64) -> Option<(Vers
             kind: FileKind::Regular,
             version: Version(n),
         };
-        let crowded = locked.put(guard.own, key, &to, prepared).unwrap();
+        let crowded = locked.put(guard.own, key, &to, memory).unwrap();
         Some((version, crowded))
     })
 }

@@ -5,7 +5,7 @@
 //!             `slots`  six entries: high bits of the hash:26 | position (in units of 16 bytes):38; 0 = none. With the hash bits here,
 //!                      a look-up reads no other entry's line, and a table grows without reading any.
 //!             `chain`  the first of further entries, encoded as a slot; each entry links to the next in the same way
-//!             Entries: `row`.
+//!             Entries: `entry`.
 //! Invariants  I1  `slots`, `chain` and the entries behind them change only while the bucket is locked and `changing`.
 //!             I2  each change raises the version. A reader that read the same word before and after has read one state. Only `locked`
 //!                 and the lane may differ: the bucket is locked while its change is made durable, and its old entries are valid until
@@ -19,10 +19,10 @@
 //! Orderings   O1  a writer stores `changing`, with a Release fence after it, before its first store of a change; the unlock
 //!                 (SeqCst) comes last. A reader loads the word (Acquire) first, and again after an Acquire fence.
 
-mod row;
+mod entry;
 
 pub use crate::state::bucket::{Bucket, SLOTS};
-pub use row::{ENTRY_WORDS_MAX, HASH_BITS, Key, Meaning, Named, Prepared, Row, Torn, entry_words};
+pub use entry::{ENTRY_WORDS_MAX, Entry, EntryMemory, HASH_BITS, Key, Meaning, Named, Torn, entry_words};
 
 use crate::ids::Version;
 use crate::state::bucket::DEAD;
@@ -133,8 +133,8 @@ impl Link {
 
     /// Returns the entry. The link may be stale (I3), and must not be `NONE`.
     #[inline(always)]
-    pub fn follow(self, core: &Core) -> Result<Row<'_>, Torn> {
-        Row::at(core, self.place())
+    pub fn follow(self, core: &Core) -> Result<Entry<'_>, Torn> {
+        Entry::at(core, self.place())
     }
 }
 
@@ -266,14 +266,14 @@ impl Bucket {
     pub fn each<'c>(
         &'c self,
         core: &'c Core,
-        mut each: impl FnMut(Row<'c>) -> Result<(), Torn>,
+        mut each: impl FnMut(Entry<'c>) -> Result<(), Torn>,
     ) -> Result<(), Torn> {
         for slot in self.slots.iter().map(read) {
             if !slot.is_none() {
                 each(slot.follow(core)?)?;
             }
         }
-        self.each_outside(core, |_, row| each(row).map(|()| None::<()>)).map(drop)
+        self.each_outside(core, |_, entry| each(entry).map(|()| None::<()>)).map(drop)
     }
 
     /// Returns the word, and the links of the line in ascending order (I5); empty links may stand anywhere
@@ -293,16 +293,16 @@ impl Bucket {
     fn each_outside<'c, T>(
         &'c self,
         core: &'c Core,
-        mut each: impl FnMut(Link, Row<'c>) -> Result<Option<T>, Torn>,
+        mut each: impl FnMut(Link, Entry<'c>) -> Result<Option<T>, Torn>,
     ) -> Result<Option<T>, Torn> {
         let (mut link, mut steps) = (read(&self.chain), 0);
         let before = self.word();
         while !link.is_none() {
-            let row = link.follow(core)?;
-            if let Some(answer) = each(link, row)? {
+            let entry = link.follow(core)?;
+            if let Some(answer) = each(link, entry)? {
                 return Ok(Some(answer));
             }
-            link = read(row.next());
+            link = read(entry.next());
             steps += 1;
             // A torn chain may be circular. One that a client has scribbled over stays circular.
             if steps % STEPS == 0 && (!self.still(before) || steps > CHAIN_MAX) {
@@ -315,7 +315,7 @@ impl Bucket {
     /// Finds the entry of a name. Without the lock, the result is valid only if [`Bucket::still`] says so
     /// afterwards.
     #[inline(always)]
-    pub fn find<'c>(&'c self, core: &'c Core, key: Key<'_>) -> Result<Option<Row<'c>>, Torn> {
+    pub fn find<'c>(&'c self, core: &'c Core, key: Key<'_>) -> Result<Option<Entry<'c>>, Torn> {
         let want = tag(key.hash);
         // Compares all slots at once: a branch for each slot would be mispredicted.
         let slots: [Link; SLOTS] = std::array::from_fn(|i| read(&self.slots[i]));
@@ -327,9 +327,9 @@ impl Bucket {
             let slot = slots[likely.trailing_zeros() as usize];
             likely &= likely - 1;
             if !slot.is_none() {
-                let row = slot.follow(core)?;
-                if row.is(core, key)? {
-                    return Ok(Some(row));
+                let entry = slot.follow(core)?;
+                if entry.is(core, key)? {
+                    return Ok(Some(entry));
                 }
             }
         }
@@ -338,9 +338,9 @@ impl Bucket {
     }
 
     #[inline(never)]
-    fn find_outside<'c>(&'c self, core: &'c Core, key: Key<'_>) -> Result<Option<Row<'c>>, Torn> {
-        self.each_outside(core, |link, row| {
-            Ok(if link.tag() == tag(key.hash) && row.is(core, key)? { Some(row) } else { None })
+    fn find_outside<'c>(&'c self, core: &'c Core, key: Key<'_>) -> Result<Option<Entry<'c>>, Torn> {
+        self.each_outside(core, |link, entry| {
+            Ok(if link.tag() == tag(key.hash) && entry.is(core, key)? { Some(entry) } else { None })
         })
     }
 
@@ -352,9 +352,9 @@ impl Bucket {
 
     /// Adds a name that is not there. The bucket is locked and changing. Returns the number of entries
     /// outside the line.
-    pub fn add(&self, core: &Core, key: Key<'_>, to: &Named, prepared: Prepared) -> usize {
-        Row::fill(core.arena.slice(prepared.0, prepared.1), key, to);
-        self.hang(core, Link::to(prepared.0.raw(), key.hash))
+    pub fn add(&self, core: &Core, key: Key<'_>, to: &Named, memory: EntryMemory) -> usize {
+        Entry::fill(core.arena.slice(memory.0, memory.1), key, to);
+        self.hang(core, Link::to(memory.0.raw(), key.hash))
     }
 
     /// Links an entry into the bucket. The bucket is locked and changing. Returns the number of entries
@@ -371,8 +371,8 @@ impl Bucket {
             return 0;
         }
         let first = self.chain.load(Relaxed);
-        if let Ok(row) = link.follow(core) {
-            row.next().store(first, Relaxed); // ORDERING: Relaxed, as above.
+        if let Ok(entry) = link.follow(core) {
+            entry.next().store(first, Relaxed); // ORDERING: Relaxed, as above.
         }
         self.chain.store(link.0, Release); // ORDERING: Release, as above.
         let mut n = 0;
@@ -384,22 +384,22 @@ impl Bucket {
     }
 
     /// Removes a name and returns its memory. The bucket is locked and changing.
-    pub fn take(&self, core: &Core, row: Row<'_>) -> Prepared {
+    pub fn take(&self, core: &Core, entry: Entry<'_>) -> EntryMemory {
         // ORDERING: Relaxed throughout, I1.
-        let next = row.next().load(Relaxed);
-        let here = |link: &&AtomicU64| Link(link.load(Relaxed)).place() == row.place();
+        let next = entry.next().load(Relaxed);
+        let here = |link: &&AtomicU64| Link(link.load(Relaxed)).place() == entry.place();
         if let Some(slot) = self.slots.iter().find(here) {
             slot.store(0, Relaxed); // ORDERING: Relaxed, as above.
         } else if here(&&self.chain) {
             self.chain.store(next, Release); // ORDERING: Release, as the entries behind it were linked.
         } else {
-            let before = self.each_outside(core, |_, row| Ok(Some(row.next()).filter(here)));
+            let before = self.each_outside(core, |_, entry| Ok(Some(entry.next()).filter(here)));
             if let Ok(Some(link)) = before {
                 link.store(next, Release); // ORDERING: Release, as above.
             }
             debug_assert!(matches!(before, Ok(Some(_))), "the entry was found under this lock");
         }
-        row.memory()
+        entry.memory()
     }
 
     /// Moves every entry to its bucket of a table of `1 << bits`. `to` holds only the buckets that this one
@@ -414,8 +414,8 @@ impl Bucket {
             let part = if bits <= TAG_BITS {
                 link.tag() >> (TAG_BITS - bits)
             } else {
-                let Ok(row) = link.follow(core) else { continue };
-                row.hash() >> (HASH_BITS - bits)
+                let Ok(entry) = link.follow(core) else { continue };
+                entry.hash() >> (HASH_BITS - bits)
             };
             to[part as usize].hang(core, link);
         }

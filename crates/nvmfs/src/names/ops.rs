@@ -228,7 +228,7 @@ fn add_name(
     key: Key<'_>,
     what: New,
 ) -> Result<(Option<Crowded>, Time)> {
-    let entry = table::prepare(core, guard.own, key.name)?;
+    let entry = table::alloc_entry(core, guard.own, key.name)?;
     let done = (|| {
         let bucket = table::lock(core, dir, key.hash)?;
         if bucket.find(key)?.is_some() && !breaks(Breach::NamesTwice) {
@@ -246,7 +246,7 @@ fn add_name(
             Ok((bucket.put(guard.own, key, &named, entry)?, now))
         }
         Err(error) => {
-            table::unprepare(core, guard.own, entry);
+            table::free_entry(core, guard.own, entry);
             Err(error)
         }
     }

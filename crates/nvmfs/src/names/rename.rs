@@ -30,7 +30,7 @@ use crate::names::locks::{Locks, NameHash};
 use crate::names::ops::{
     add_link, check_removal, child_of, grow_if_crowded, latch, prepare, record, victim_of,
 };
-use crate::names::table::{self, Crowded, Key, Named, Prepared};
+use crate::names::table::{self, Crowded, EntryMemory, Key, Named};
 use crate::planted::{Breach, Bug, breaks, planted};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
@@ -345,7 +345,7 @@ fn commit_plan(
     if plan.across() {
         prepare(core, guard, plan.from.0.dir, from.slots_max(), Purpose::Replace)?;
     }
-    let entry_to = table::prepare(core, guard.own, plan.to.1.name)?;
+    let entry_to = table::alloc_entry(core, guard.own, plan.to.1.name)?;
     if plan.across() {
         plan.from.0.dir.volatile.owe(plan.from.0.dir.volatile.change_count());
     }
@@ -357,7 +357,7 @@ fn commit_plan(
     let durable = match commit::commit(core, guard, plan.to.0.dir, told) {
         Ok(durable) => durable,
         Err(error) => {
-            table::unprepare(core, guard.own, entry_to);
+            table::free_entry(core, guard.own, entry_to);
             return Err(error);
         }
     };
@@ -378,7 +378,7 @@ fn show(
     plan: &Plan<'_>,
     locks: &mut Locks<'_>,
     [place_to, place_from]: [NameHash<'_>; 2],
-    (entry_to, durable): (Prepared, Durable),
+    (entry_to, durable): (EntryMemory, Durable),
 ) -> Result<Option<Crowded>> {
     plan.to.0.dir.volatile.touch(plan.now);
     if plan.across() {
@@ -392,7 +392,7 @@ fn show(
     locks.at(place_from)?.begin_change(&durable, plan.gone.version);
     let crowded = locks.at(place_to)?.put(guard.own, plan.to.1, &plan.moved, entry_to)?;
     match &plan.exchanged {
-        Some(target) => locks.at(place_from)?.mean(plan.from.1, target)?,
+        Some(target) => locks.at(place_from)?.set_meaning(plan.from.1, target)?,
         None => locks.at(place_from)?.take(guard.own, plan.from.1)?,
     }
     let (from, to) = (plan.from.0.dir, plan.to.0.dir);

@@ -24,12 +24,12 @@ mod list;
 mod tests;
 
 #[cfg(test)]
-pub use dead::lock_late;
-pub use dead::{Logged, settle_dead, unlock_late};
+pub use dead::lock_reused_table;
+pub use dead::{Logged, settle_dead, unlock_reused_table};
 pub use list::list;
 
 use crate::ids::Version;
-use crate::names::bucket::{Bucket, ENTRY_WORDS_MAX, HASH_BITS, Row, SLOTS, Torn, Unlockable, entry_words};
+use crate::names::bucket::{Bucket, ENTRY_WORDS_MAX, Entry, HASH_BITS, SLOTS, Torn, Unlockable, entry_words};
 use crate::state::bucket::{GROWTH_BITS, NAMES_A_BUCKET};
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::InodeRef;
@@ -42,7 +42,7 @@ use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Instant;
 
-pub use crate::names::bucket::{Key, Meaning, Named, Prepared};
+pub use crate::names::bucket::{EntryMemory, Key, Meaning, Named};
 
 const BITS_MASK: u64 = 63;
 /// Number of entries outside a bucket's line from which the table grows.
@@ -222,7 +222,7 @@ pub fn glance(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Option<Meaning> {
         return None;
     }
     let meaning = match bucket.find(core, key) {
-        Ok(Some(row)) => row.meaning(),
+        Ok(Some(entry)) => entry.meaning(),
         Ok(None) => Meaning::NONE,
         Err(Torn) => return None,
     };
@@ -232,8 +232,9 @@ pub fn glance(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Option<Meaning> {
 #[cold]
 #[inline(never)]
 fn find_again(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Result<Option<Named>> {
-    let found =
-        read(core, dir, key.hash, |_, bucket| bucket.find(core, key)?.map(|row| row.named()).transpose())?;
+    let found = read(core, dir, key.hash, |_, bucket| {
+        bucket.find(core, key)?.map(|entry| entry.named()).transpose()
+    })?;
     Ok(found.flatten())
 }
 
@@ -323,11 +324,11 @@ impl<'c> Locked<'c> {
 
     /// Finds a name.
     pub fn find(&self, key: Key<'_>) -> Result<Option<Named>> {
-        self.row(key)?.map(|row| row.named()).transpose().map_err(|Torn| self.damage())
+        self.entry(key)?.map(|entry| entry.named()).transpose().map_err(|Torn| self.damage())
     }
 
     #[inline(always)]
-    fn row(&self, key: Key<'_>) -> Result<Option<Row<'c>>> {
+    fn entry(&self, key: Key<'_>) -> Result<Option<Entry<'c>>> {
         self.bucket.find(self.core, key).map_err(|Torn| self.damage())
     }
 
@@ -354,29 +355,29 @@ impl<'c> Locked<'c> {
         own: &mut LaneLocal,
         key: Key<'_>,
         to: &Named,
-        prepared: Prepared,
+        memory: EntryMemory,
     ) -> Result<Option<Crowded>> {
-        if let Some(row) = self.row(key)? {
-            row.mean(to);
-            unprepare(self.core, own, prepared);
+        if let Some(entry) = self.entry(key)? {
+            entry.set_meaning(to);
+            free_entry(self.core, own, memory);
             return Ok(None);
         }
-        let crowded = self.bucket.add(self.core, key, to, prepared) >= CROWD;
+        let crowded = self.bucket.add(self.core, key, to, memory) >= CROWD;
         Ok(crowded.then(|| Crowded { word: self.table.word, index: self.table.index(key.hash) }))
     }
 
     /// Changes the meaning of an existing name. A change has begun.
-    pub fn mean(&self, key: Key<'_>, to: &Named) -> Result<()> {
-        if let Some(row) = self.row(key)? {
-            row.mean(to);
+    pub fn set_meaning(&self, key: Key<'_>, to: &Named) -> Result<()> {
+        if let Some(entry) = self.entry(key)? {
+            entry.set_meaning(to);
         }
         Ok(())
     }
 
     /// Removes a name. A change has begun.
     pub fn take(&self, own: &mut LaneLocal, key: Key<'_>) -> Result<()> {
-        if let Some(row) = self.row(key)? {
-            unprepare(self.core, own, self.bucket.take(self.core, row));
+        if let Some(entry) = self.entry(key)? {
+            free_entry(self.core, own, self.bucket.take(self.core, entry));
         }
         Ok(())
     }
@@ -445,18 +446,18 @@ pub fn kill_dead(core: &Core, lane: u16, dir: InodeRef<'_>) -> bool {
 }
 
 /// Allocates the memory of an entry of this name.
-pub fn prepare(core: &Core, own: &mut LaneLocal, name: &[u8]) -> Result<Prepared> {
+pub fn alloc_entry(core: &Core, own: &mut LaneLocal, name: &[u8]) -> Result<EntryMemory> {
     let n = entry_words(name.len());
     debug_assert!(n <= ENTRY_WORDS_MAX);
     // SAFETY: `own` is this thread's.
     let at = unsafe { own.heap.alloc_slice(&core.arena, n, |_| AtomicU64::new(0)) }.map_err(no_memory)?;
-    Ok(Prepared(at, n))
+    Ok(EntryMemory(at, n))
 }
 
 /// Frees the memory of an entry that no bucket leads to.
-pub fn unprepare(core: &Core, own: &mut LaneLocal, prepared: Prepared) {
+pub fn free_entry(core: &Core, own: &mut LaneLocal, memory: EntryMemory) {
     // SAFETY: never linked, or unlinked; readers that still read it notice that the bucket's word changed.
-    unsafe { own.heap.free(&core.arena, prepared.0, prepared.1) };
+    unsafe { own.heap.free(&core.arena, memory.0, memory.1) };
 }
 
 /// Gives a new directory its table, with room for `names`. `version` is the largest version of its names.

@@ -45,7 +45,7 @@ impl Lost {
                 Some(named) => named.contains(&nid),
                 None => now.find_inode(nid)?.is_some(),
             };
-            if self.system.contains(&nid) || stays && !self.is_other(nid, now, old)? {
+            if self.quota_inodes.contains(&nid) || stays && !self.is_other(nid, now, old)? {
                 continue;
             }
             self.add_one(nid)?;

@@ -55,7 +55,7 @@ impl<'a> Walk<'a> {
             paths: Paths::new(),
             next: Vec::new(),
             is_whole: true,
-            is_settled: fs.fsynced_inodes == 0,
+            is_settled: fs.recovered_inodes == 0,
         }
     }
 
@@ -103,15 +103,15 @@ impl<'a> Walk<'a> {
     /// What a mount for writing reads, where no such mount has it.
     fn look_at_tables(&mut self) {
         let fs = self.fs;
-        let (media, ledger) = (&fs.media, fs.ledger());
+        let (media, state) = (&fs.media, fs.checkpoint_state());
         // Of such an image Linux has marked blocks that are none.
         if media.space.is_some()
-            || ledger.checkpoint.has(checkpoint_flag::DISABLED | checkpoint_flag::RESIZING)
+            || state.checkpoint.has(checkpoint_flag::DISABLED | checkpoint_flag::RESIZING)
         {
             return;
         }
-        let read = read_segments(&media.device, &media.geometry, &ledger.checkpoint);
-        drop(ledger);
+        let read = read_segments(&media.device, &media.geometry, &state.checkpoint);
+        drop(state);
         match read {
             Ok(segments) if self.is_settled => self.owners.segments = Some(segments),
             Ok(_) => {}
@@ -138,7 +138,7 @@ impl<'a> Walk<'a> {
         let media = &fs.media;
         let here = (at, None);
         let dir = match media.inode(nid) {
-            Ok(dir) if dir.readable().is_ok() => dir,
+            Ok(dir) if dir.check_readable().is_ok() => dir,
             Ok(_) => {
                 self.is_whole = false;
                 return;
@@ -216,7 +216,7 @@ impl<'a> Walk<'a> {
     fn look_at(&mut self, inode: &Inode, path: (DirNo, Option<&[u8]>), keep: &mut dyn FnMut(Surveyed)) {
         let fs = self.fs;
         let media = &fs.media;
-        self.found.unread += u64::from(inode.readable().is_err());
+        self.found.unread += u64::from(inode.check_readable().is_err());
         let mut claims = Claims::default();
         let counted = media.check_end(inode).and_then(|others| {
             for nid in others.into_iter().chain([inode.nid]) {
@@ -257,7 +257,7 @@ impl<'a> Walk<'a> {
 
     /// Inodes without a name that were open.
     fn look_at_orphans(&mut self) {
-        let orphans: Vec<Nid> = self.fs.ledger().orphans.iter().copied().collect();
+        let orphans: Vec<Nid> = self.fs.checkpoint_state().orphans.iter().copied().collect();
         for nid in orphans {
             let looked = check_nameless(&self.fs.media, nid).and_then(|inode| {
                 let ends = self.fs.media.check_end(&inode);
@@ -316,7 +316,7 @@ fn text(name: &[u8]) -> String {
 impl crate::image::Media {
     /// Its size is one that it can have, and what stands inline can be read.
     fn check_content(&self, inode: &Inode) -> Result<()> {
-        if inode.readable().is_err() {
+        if inode.check_readable().is_err() {
             return Ok(());
         }
         let (size, most) = (inode.size_bytes, inode.size_max_bytes());

@@ -1,6 +1,6 @@
 //! Buckets that a lane of a dead thread or process still holds.
 
-use super::{Table, buckets_at, key, prepare, unprepare};
+use super::{Table, alloc_entry, buckets_at, free_entry, key};
 use crate::ids::{InodeId, Version};
 use crate::names::bucket::{Bucket, Key, Named, Torn};
 use crate::state::core::Core;
@@ -33,26 +33,26 @@ pub fn settle_dead(
     for bucket in held {
         let here = |name: &[u8]| std::ptr::eq(bucket, &table.buckets[table.index(key(core, name).hash)]);
         let broken = bucket.word().changing();
-        let mut version = bucket.word().version();
+        let mut newest = bucket.word().version();
         // If the bucket was changing, the lane's intent (`unlinking`) already names the inode that it loses.
-        for (name, (at, what)) in changes.iter().filter(|(name, _)| !broken && here(name)) {
-            replaced(core, bucket, key(core, name), *at, *what)?.into_iter().for_each(&lost);
+        for (name, (version, meaning)) in changes.iter().filter(|(name, _)| !broken && here(name)) {
+            replaced(core, bucket, key(core, name), *version, *meaning)?.into_iter().for_each(&lost);
         }
         bucket.begin_change();
         if broken {
             bucket.clear();
             // Readers that began before the change must notice that there was one.
-            version = version.next();
+            newest = newest.next();
         }
         let old = logged.iter().filter(|_| broken);
-        for (name, (at, what)) in old.chain(changes.iter().map(|(name, what)| (name, what))) {
+        for (name, (version, meaning)) in old.chain(changes.iter().map(|(name, logged)| (name, logged))) {
             if !here(name) {
                 continue;
             }
-            version = version.max(*at);
-            settle_name(core, own, bucket, key(core, name), *at, *what)?;
+            newest = newest.max(*version);
+            settle_name(core, own, bucket, key(core, name), *version, *meaning)?;
         }
-        bucket.unlock(core, version);
+        bucket.unlock(core, newest);
     }
     Ok(())
 }
@@ -63,13 +63,13 @@ fn replaced(
     bucket: &Bucket,
     key: Key<'_>,
     version: Version,
-    what: Option<(InodeId, FileKind)>,
+    meaning: Option<(InodeId, FileKind)>,
 ) -> Result<Option<InodeId>> {
     let torn = |Torn| core.damage("the volatile table of a directory".to_owned());
-    let row = bucket.find(core, key).map_err(torn)?;
-    let was = row.map(|row| row.named()).transpose().map_err(torn)?;
+    let entry = bucket.find(core, key).map_err(torn)?;
+    let was = entry.map(|entry| entry.named()).transpose().map_err(torn)?;
     let was = was.filter(|was| was.version < version).map(|was| was.child);
-    Ok(was.filter(|was| what.map(|(child, _)| child) != Some(*was)))
+    Ok(was.filter(|was| meaning.map(|(child, _)| child) != Some(*was)))
 }
 
 /// Makes a name mean what a record says, unless the name is newer.
@@ -79,21 +79,21 @@ fn settle_name(
     bucket: &Bucket,
     key: Key<'_>,
     version: Version,
-    what: Option<(InodeId, FileKind)>,
+    meaning: Option<(InodeId, FileKind)>,
 ) -> Result<()> {
     let torn = |Torn| core.damage("the volatile table of a directory".to_owned());
-    let row = bucket.find(core, key).map_err(torn)?;
-    let was = row.map(|row| row.named()).transpose().map_err(torn)?;
+    let entry = bucket.find(core, key).map_err(torn)?;
+    let was = entry.map(|entry| entry.named()).transpose().map_err(torn)?;
     if was.is_some_and(|was| was.version >= version) {
         return Ok(());
     }
-    match (what, row) {
-        (Some((child, kind)), Some(row)) => row.mean(&Named { child, kind, version }),
+    match (meaning, entry) {
+        (Some((child, kind)), Some(entry)) => entry.set_meaning(&Named { child, kind, version }),
         (Some((child, kind)), None) => {
-            let entry = prepare(core, own, key.name)?;
-            bucket.add(core, key, &Named { child, kind, version }, entry);
+            let memory = alloc_entry(core, own, key.name)?;
+            bucket.add(core, key, &Named { child, kind, version }, memory);
         }
-        (None, Some(row)) => unprepare(core, own, bucket.take(core, row)),
+        (None, Some(entry)) => free_entry(core, own, bucket.take(core, entry)),
         (None, None) => {}
     }
     Ok(())
@@ -102,14 +102,14 @@ fn settle_name(
 /// Unlocks the buckets that the dead lane still holds of the table that it noted last (`Intent::table`). Buckets
 /// of its own directories are repaired by now. If any are left, that memory has become another directory's, and
 /// the lane died before it noticed.
-pub fn unlock_late(core: &Core, lane: u16, word: u64) {
-    let buckets = buckets_at(core, word);
+pub fn unlock_reused_table(core: &Core, lane: u16, table_word: u64) {
+    let buckets = buckets_at(core, table_word);
     buckets.into_iter().flatten().for_each(|bucket| bucket.unlock_dead(core, lane));
 }
 
 /// Locks as a caller whose table became another directory's between its look and its lock.
 #[cfg(test)]
-pub fn lock_late(core: &Core, dir: InodeRef<'_>, word: u64) {
+pub fn lock_reused_table(core: &Core, dir: InodeRef<'_>, word: u64) {
     super::announce(&Table {
         dir,
         generation: dir.volatile.generation(),

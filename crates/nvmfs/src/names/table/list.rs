@@ -6,7 +6,7 @@
 //! alone.
 
 use super::{Seen, Table, read};
-use crate::names::bucket::{HASH_BITS, Link, Row, SLOTS, Torn, Word};
+use crate::names::bucket::{Entry, HASH_BITS, Link, SLOTS, Torn, Word};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use heddle_vfs::{Cookie, DirEntry, Listing, NAME_MAX_BYTES, Name, Result};
@@ -29,12 +29,12 @@ pub fn list(core: &Core, dir: InodeRef<'_>, from: u64, listing: &mut Listing) ->
             None => {
                 let seen = read(core, dir, at, |table, bucket| {
                     listing.cut(before);
-                    let mut rows = Vec::new();
-                    bucket.each(core, |row| {
-                        rows.push((row.hash(), row));
+                    let mut entries = Vec::new();
+                    bucket.each(core, |entry| {
+                        entries.push((entry.hash(), entry));
                         Ok(())
                     })?;
-                    let full = push_all(core, at, rows, listing)?;
+                    let full = push_all(core, at, entries, listing)?;
                     Ok((!full).then(|| end(table, table.index(at) + 1)))
                 })?;
                 if seen.is_none() {
@@ -80,8 +80,8 @@ fn stretch(core: &Core, dir: InodeRef<'_>, at: u64, listing: &mut Listing) -> Op
     links[..entries].iter().for_each(|link| link.prefetch(core));
     let (mut least, mut full) = (at, false);
     for link in &links[..entries] {
-        let row = link.follow(core).ok()?;
-        let hash = row.hash();
+        let entry = link.follow(core).ok()?;
+        let hash = entry.hash();
         if hash < at {
             continue;
         }
@@ -91,7 +91,7 @@ fn stretch(core: &Core, dir: InodeRef<'_>, at: u64, listing: &mut Listing) -> Op
             return None;
         }
         least = hash.wrapping_add(1);
-        if !push(core, row, least, listing).ok()? {
+        if !push(core, entry, least, listing).ok()? {
             full = true;
             break;
         }
@@ -102,13 +102,13 @@ fn stretch(core: &Core, dir: InodeRef<'_>, at: u64, listing: &mut Listing) -> Op
 }
 
 /// Adds the entries of a bucket whose hash is at least `at`. Returns true if the listing is full.
-fn push_all(core: &Core, at: u64, mut rows: Vec<(u64, Row<'_>)>, listing: &mut Listing) -> Seen<bool> {
-    rows.retain(|(hash, _)| *hash >= at);
-    rows.sort_unstable_by_key(|(hash, _)| *hash);
-    for (i, (hash, row)) in rows.iter().enumerate() {
+fn push_all(core: &Core, at: u64, mut entries: Vec<(u64, Entry<'_>)>, listing: &mut Listing) -> Seen<bool> {
+    entries.retain(|(hash, _)| *hash >= at);
+    entries.sort_unstable_by_key(|(hash, _)| *hash);
+    for (i, (hash, entry)) in entries.iter().enumerate() {
         // Entries of one hash share a cookie. Stopping between them lists one of them twice rather than none.
-        let next_same = rows.get(i + 1).is_some_and(|(next, _)| next == hash);
-        if !push(core, *row, hash.wrapping_add(u64::from(!next_same)), listing)? {
+        let next_same = entries.get(i + 1).is_some_and(|(next, _)| next == hash);
+        if !push(core, *entry, hash.wrapping_add(u64::from(!next_same)), listing)? {
             return Ok(true);
         }
     }
@@ -117,18 +117,18 @@ fn push_all(core: &Core, at: u64, mut rows: Vec<(u64, Row<'_>)>, listing: &mut L
 
 /// Adds an entry. Returns false if there is no room for it.
 #[inline(always)]
-fn push(core: &Core, row: Row<'_>, next: u64, listing: &mut Listing) -> Seen<bool> {
-    match row.short() {
+fn push(core: &Core, entry: Entry<'_>, next: u64, listing: &mut Listing) -> Seen<bool> {
+    match entry.short() {
         Some((ino, kind, name)) => Ok(listing.push_short(ino, kind, name, Cookie(next))),
-        None => push_long(core, row, next, listing),
+        None => push_long(core, entry, next, listing),
     }
 }
 
 #[inline(never)]
-fn push_long(core: &Core, row: Row<'_>, next: u64, listing: &mut Listing) -> Seen<bool> {
-    let meaning = row.meaning();
+fn push_long(core: &Core, entry: Entry<'_>, next: u64, listing: &mut Listing) -> Seen<bool> {
+    let meaning = entry.meaning();
     let mut bytes = [0; NAME_MAX_BYTES];
-    let name = Name::new(row.copy_name(core, &mut bytes)?).map_err(|_| Torn)?;
+    let name = Name::new(entry.copy_name(core, &mut bytes)?).map_err(|_| Torn)?;
     let kind = meaning.kind().ok_or(Torn)?;
     Ok(listing.push(&DirEntry { ino: meaning.ino(), kind, name, next: Cookie(next) }))
 }

@@ -252,7 +252,7 @@ fn fill(core: &Arc<Core>, slots: &Slots, ino: Ino, dir: &Dir) -> Result<()> {
 
 fn put(core: &Core, own: &mut LaneLocal, dir: InodeRef<'_>, name: &[u8], to: &Named) -> Result<()> {
     let key = table::key(core, name);
-    let entry = table::prepare(core, own, name)?;
+    let entry = table::alloc_entry(core, own, name)?;
     let bucket = table::lock(core, dir, key.hash)?;
     bucket.put(own, key, to, entry)?;
     Ok(())

@@ -71,7 +71,7 @@ pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
         }
         step(Step::Settling);
     }
-    table::unlock_late(core, guard.id, guard.lane.intent.table());
+    table::unlock_reused_table(core, guard.id, guard.lane.intent.table());
     for change in changed {
         if let Record::Name { dir, removed: false, child, kind: FileKind::Directory, .. } = change.record
             && let Some(moved) = living(core, child.ino.0)

@@ -119,7 +119,7 @@ fn a_dead_lockers_bucket_is_unlocked_though_another_directory_has_it() {
     let meant = core.inode(Ino::ROOT).unwrap();
     assert!(dies(1, || {
         let _guard = lease::enter(core).unwrap();
-        table::lock_late(core, meant, word);
+        table::lock_reused_table(core, meant, word);
         step(Step::Held);
     }));
     for n in 0..12 {

@@ -131,7 +131,7 @@ fn names_that_contradict_inodes_end_a_rename_by_an_error() {
     let named = table::find(core, dir, key).unwrap().unwrap();
     let call = lease::enter(core).unwrap();
     let bucket = table::lock(core, dir, key.hash).unwrap();
-    bucket.mean(key, &Named { kind: FileKind::Directory, ..named }).unwrap();
+    bucket.set_meaning(key, &Named { kind: FileKind::Directory, ..named }).unwrap();
     drop((bucket, call));
     // So that nobody is waited for as long as the first time.
     core.waited_in_vain.store(true, SeqCst);

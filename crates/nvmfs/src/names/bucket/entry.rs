@@ -118,7 +118,7 @@ fn mix(h: u64, by: u64) -> u64 {
 }
 
 #[inline]
-fn set_meaning(words: &[AtomicU64], len: usize, to: &Named) {
+fn store_meaning(words: &[AtomicU64], len: usize, to: &Named) {
     let packed = to.child.ino.0 | (to.kind as u64) << 40 | (len as u64) << 48;
     words[2].store(packed, Relaxed); // ORDERING: Relaxed, I1 of `bucket`.
     words[3].store(to.child.generation, Relaxed); // ORDERING: Relaxed, as above.
@@ -146,17 +146,17 @@ pub struct Torn;
 
 /// An entry in memory.
 #[derive(Clone, Copy)]
-pub struct Row<'c> {
+pub struct Entry<'c> {
     words: &'c [AtomicU64; ENTRY_WORDS_MIN],
     at: u64,
 }
 
-impl<'c> Row<'c> {
+impl<'c> Entry<'c> {
     /// The entry at an offset that may be stale (I3).
     #[inline(always)]
-    pub fn at(core: &'c Core, at: u64) -> Result<Row<'c>, Torn> {
+    pub fn at(core: &'c Core, at: u64) -> Result<Entry<'c>, Torn> {
         let words = core.arena.try_slice(Ptr::from_raw(at), ENTRY_WORDS_MIN).ok_or(Torn)?;
-        Ok(Row { words: words.first_chunk().ok_or(Torn)?, at })
+        Ok(Entry { words: words.first_chunk().ok_or(Torn)?, at })
     }
 
     /// Its position.
@@ -194,20 +194,20 @@ impl<'c> Row<'c> {
         Meaning([self.word(2), self.word(3), self.word(4)])
     }
 
-    /// As [`Row::meaning`].
+    /// As [`Entry::meaning`].
     pub fn named(&self) -> Result<Named, Torn> {
         self.meaning().named()
     }
 
     /// Changes its meaning. Its bucket is locked and changing.
-    pub fn mean(&self, to: &Named) {
-        set_meaning(self.words, self.len(), to);
+    pub fn set_meaning(&self, to: &Named) {
+        store_meaning(self.words, self.len(), to);
     }
 
     /// Writes a new entry, all but its link. No link leads to it yet.
     pub fn fill(words: &[AtomicU64], key: Key<'_>, to: &Named) {
         words[1].store(key.hash, Relaxed); // ORDERING: Relaxed, linked by a Release in `bucket`.
-        set_meaning(words, key.name.len(), to);
+        store_meaning(words, key.name.len(), to);
         for (word, value) in words[HEADER_WORDS..].iter().zip(key.words()) {
             word.store(value, Relaxed); // ORDERING: Relaxed, as above.
         }
@@ -260,11 +260,11 @@ impl<'c> Row<'c> {
 /// Memory for an entry. It is taken before the operation becomes durable, so that the steps after that
 /// cannot fail.
 #[must_use]
-pub struct Prepared(pub Ptr<AtomicU64>, pub usize);
+pub struct EntryMemory(pub Ptr<AtomicU64>, pub usize);
 
-impl Row<'_> {
+impl Entry<'_> {
     /// Its memory, to be freed when no link leads to it.
-    pub fn memory(&self) -> Prepared {
-        Prepared(Ptr::from_raw(self.at), entry_words(self.len()))
+    pub fn memory(&self) -> EntryMemory {
+        EntryMemory(Ptr::from_raw(self.at), entry_words(self.len()))
     }
 }
