@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Change nothing; show each issue and its repair [default if stdin is not a terminal]
+    /// Change nothing; show each issue and its repair [default for F2FS images, and if stdin is not a terminal]
     #[arg(short = 'n', conflicts_with = "repair")]
     look: bool,
     /// Show each issue, and make all possible repairs
@@ -45,9 +45,9 @@ Examples:
   heddle explain NV-0042                             explain an issue
 
 F2FS images are checked and repaired by fsck.f2fs, which heddle traces: what it overwrites goes into the undo file first, and files that it
-removes or changes are saved in IMAGE.lost/lost_found. If that cannot be, everything is as before. The undo file and the saved files of a
-device lie in the working directory. After fsck.f2fs, or where it is not installed, heddle checks for what a mount would refuse, and repairs
-nothing of that.
+removes or changes are saved in IMAGE.lost/lost_found. If a file cannot be saved, the image is left as it was. The undo file and the saved
+files of a device lie in the working directory. After fsck.f2fs, or where it is not installed, heddle reads the whole image as a mount does
+and reports what contradicts itself; it repairs nothing of that.
 
 An image that was not unmounted needs no fsck: the next mount recovers it, and fsck says so in notes.
 

@@ -34,7 +34,7 @@ const AGAIN_EVERY: Duration = Duration::from_millis(20);
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Mount as this system [default: as the image was made; an F2FS image: f2fs]
+    /// Mount as this variant [default: as the image was made; an F2FS image: f2fs]
     #[arg(long, value_parser = heddle_console::variant::system())]
     variant: Option<System>,
     /// With f2fs-nl and f2fs-integrated: the NVM of the node log, a file or a device; a missing file is made, of 64 MiB
@@ -60,40 +60,44 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Options for -o:
-  ro                     allow no changes
+  ro, rw                 allow no changes, or allow them [default: rw]
   allow_other            let other users in, as file modes allow (default for root)
   no_allow_other         let in only the user who mounts
   variant=V              as --variant V
   durability=process     NVM images: a write that returned survives the death of any process, at the speed of plain memory
                          [default on tmpfs, ramfs and hugetlbfs, which a power cut empties; refused on all other media]
-  durability=power       a write that returned survives a power cut too [default on all other media; on memory for measurements
-                         only, as in the papers]. With F2FS images both options concern the node log only
-  lock-mode=fair         waiters for the locks of the papers' NVM variants sleep, and readers wait for a writer that has waited 1 ms
-                         [default]; lock-mode=paper: as published, waiters spin and readers go first
-  segment=SIZE           segment size of the papers' range locks (4K)
+  durability=power       a write that returned survives a power cut too [default on all other media; on memory, use it for
+                         measurements only, as the papers do]. With F2FS images both options concern the node log only
+  lock-mode=fair         nova, nova-interval, nova-array and nova-tree: waiters for their locks sleep, and readers wait for a writer
+                         that has waited 1 ms [default]; lock-mode=paper: as in the papers on these, waiters spin and readers go first
+  segment=SIZE           nova-interval, nova-array and nova-tree: the unit of the range locks; ranges are rounded out to it (4K)
   nvm=FILE               as --nvm FILE
   nvm-size=SIZE          size of a new node log (64M)
   discard-nvm            F2FS: lose the fsyncs that only the node log has; the image continues from its last checkpoint
   force-nvm              F2FS: make a node log over any content of the file or device; without it, only over zeros
-  discard, nodiscard     F2FS: tell the device at each checkpoint which segments are free [default on block devices]; in a file,
-                         this returns their space to the file system below, but later writes there are slower
-  attach-group=G         members of group G may attach to the image too (heddle run) and read its statistics (heddle stat); without
-                         it, only you and root. An attached process has full control of the image, whatever the modes of its files:
-                         docs/security.md
+  discard, nodiscard     F2FS: tell the device at each checkpoint which segments are free, or do not [default: discard on block
+                         devices, nodiscard in a file]. In a file discard returns their space to the file system below, but later
+                         writes there are slower
+  attach-group=G         members of group G may attach to the image too, and read its statistics (heddle stat); without it, only you
+                         and root. To attach is to share the image's memory, as programs under heddle run do. An attached process has
+                         full control of the image, whatever the modes of its files: docs/security.md
   no_attach              let no other process attach
   metrics=PORT|PATH      serve metrics to Prometheus: at a Unix socket (a path; for you only), or at a port of this machine (9100,
                          [::1]:9100; for every user of this machine)
   metrics-group=G        members of group G may use the socket too
   patience=SECONDS       kill an attached process that is stopped while others wait for it this long (30; 0: never), or that sleeps
                          in one page fault for twice this time and five seconds
-  wait=SECONDS           how long to wait for a process that is about to close the image, such as a running umount (10; 0: not)
+  wait=SECONDS           how long to wait for a process that is about to close the image, such as a running umount (10; 0: do
+                         not wait)
   uid=USER, gid=GROUP    all files show this owner or group, and new files get it
-  sync, dirsync          F2FS: each call that changes anything (sync) or a name (dirsync) is durable when it returns. Without them, a
-                         change without fsync(2) is durable within 30 seconds: sync(1) and syncfs(2) do not reach a FUSE mount.
+  sync, dirsync, async   F2FS: each call that changes anything (sync) or a name (dirsync) is durable when it returns. With async
+                         [default] a change without fsync(2) is durable within 30 seconds: sync(1) and syncfs(2) do not reach a FUSE
+                         mount. A later async cancels sync, not dirsync.
                          On NVM images every call is durable when it returns
-  remount                change the mount at DIR: ro, rw, exec, suid, dev and their opposites. ro applies to all programs, with the
-                         bypass too, and needs that no file is open for writing; rw needs that the image was mounted for writing
-  noexec, suid, dev      execute no programs; let set-id programs and device files have effect (only root may)
+  remount                change the mount at DIR: ro or rw, exec or noexec, suid or nosuid, dev or nodev. ro applies to all programs,
+                         attached ones too, and needs that no file is open for writing; rw needs that the image was mounted for writing
+  noexec, suid, dev      execute no programs; let set-id programs and device files have effect (only root may) [default: exec, nosuid,
+                         nodev]
   log=FILE               log of a mount in the background [default: /var/log/heddle.log; for other users than root heddle.log in
                          $XDG_STATE_HOME, or in ~/.local/state]
   noatime, defaults      accepted without effect: reading never changes the access time
