@@ -6,7 +6,7 @@ use anyhow::Result;
 use heddle_console::failure::{Exit, usage};
 use heddle_console::image;
 use heddle_console::output::{self, Sink, talk};
-use heddle_nvmfs::fsck::{Issue, Severity, Verdict, examine, undo};
+use heddle_nvmfs::fsck::{FsckError, Issue, Severity, Verdict, examine, give_up_undo, undo};
 use heddle_pmem::{Extent, OpenOptions, Region};
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal};
@@ -28,6 +28,9 @@ pub struct Args {
     /// F2FS images, with -y: lose the changes that only the node log has, to repair an image that cannot be folded
     #[arg(long)]
     discard_nvm: bool,
+    /// With -y: lose what only the undo file of a repair that was stopped half-way has, if that file is lost or of no use any more
+    #[arg(long)]
+    discard_undo: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -42,6 +45,7 @@ Examples:
   heddle fsck -y /dev/shm/my.img                     repair; save the old bytes to /dev/shm/my.img.undo-DATE
   heddle fsck --undo my.img.undo-20260101T120000 /dev/shm/my.img     restore them
   heddle fsck -y --discard-nvm /dev/sdb1             an F2FS image that needs its node log, and cannot be folded
+  heddle fsck -y --discard-undo /dev/sdb1            an F2FS image that is half repaired, and its undo file is lost
   heddle explain NV-0042                             explain an issue
 
 F2FS images are checked and repaired by fsck.f2fs, which heddle traces: what it overwrites goes into the undo file first, and files that it
@@ -49,10 +53,12 @@ removes or changes are saved in IMAGE.lost/lost_found. If a file cannot be saved
 files of a device lie in the working directory. After fsck.f2fs, or where it is not installed, heddle reads the whole image as a mount does
 and reports what contradicts itself; it repairs nothing of that.
 
+An image whose repair was killed says so, and is not mounted for writing: go back with --undo.
+
 An image that was not unmounted needs no fsck: the next mount recovers it, and fsck says so in notes.
 
 Exit codes, as fsck(8): 0 no issue (or notes only), 1 repaired or restored, 4 not repaired, 5 repaired in part (F2FS: 4),
-8 could not be checked, 16 wrong usage.";
+8 could not be checked, 16 wrong usage. With 8 added: stdout did not take the report, which is on stderr.";
 
 /// No issue.
 const CLEAN: u8 = 0;
@@ -101,18 +107,24 @@ pub fn run(args: &Args) -> Result<()> {
         _ if args.discard_nvm && !args.repair => {
             return Err(Exit::because(USAGE, usage("--discard-nvm is for repairs: add -y")));
         }
+        _ if args.discard_undo && !args.repair => {
+            return Err(Exit::because(USAGE, usage("--discard-undo is for repairs: add -y")));
+        }
         _ if args.discard_nvm && !heddle_f2fs::is_f2fs(&args.image) => {
             return Err(Exit::because(
                 USAGE,
                 usage("--discard-nvm is for F2FS images: only those have node logs"),
             ));
         }
-        Some(file) if !args.repair && heddle_f2fs::is_f2fs(&args.image) => f2fs::put_back(&args.image, file),
+        Some(file) if !args.repair && heddle_f2fs::is_f2fs(&args.image) => f2fs::put_back(args, file),
         Some(file) if !args.repair => put_back(args, file),
         _ if heddle_f2fs::is_f2fs(&args.image) => f2fs::check(args),
         _ => check(args),
     };
-    let code = code.map_err(|error| Exit::because(OPERATIONAL, error))?;
+    let code = code.map_err(|error| {
+        let is_half = matches!(error.downcast_ref(), Some(FsckError::HalfRepaired { .. }));
+        Exit::because(if is_half { UNCORRECTED } else { OPERATIONAL }, error)
+    })?;
     if code == CLEAN { Ok(()) } else { Err(Exit::silent(code)) }
 }
 
@@ -125,15 +137,55 @@ fn open(path: &Path, read_only: bool) -> Result<Region> {
 fn put_back(args: &Args, file: &Path) -> Result<u8> {
     let region = open(&args.image, false)?;
     let blocks = undo::restore(file, &region)?;
-    let image = args.image.display();
-    output::data(&format!("{image}: {blocks} blocks are as they were before the repair"))?;
-    Ok(CORRECTED)
+    put_back_told(args, file, blocks)
+}
+
+/// The report of `--undo`, as JSON.
+#[derive(Serialize)]
+struct PutBack {
+    output_version: u32,
+    image: String,
+    result: &'static str,
+    exit_code: u8,
+    undo_file: String,
+    blocks_restored: u64,
+}
+
+/// Says that so many blocks were restored. Returns the exit code.
+fn put_back_told(args: &Args, file: &Path, blocks: u64) -> Result<u8> {
+    let [image, undo_file] = [&args.image, file].map(|path| path.display().to_string());
+    let (code, result, text) = match blocks {
+        0 => (
+            CLEAN,
+            "unchanged",
+            format!("{image}: nothing was changed: it has the bytes that {undo_file} has kept"),
+        ),
+        _ => (CORRECTED, "restored", format!("{image}: {blocks} blocks are as they were before the repair")),
+    };
+    let report =
+        PutBack { output_version: 1, image, result, exit_code: code, undo_file, blocks_restored: blocks };
+    let on_stdout = if args.json { output::json(&Sink::Stdout, &report) } else { output::data(&text) };
+    said(on_stdout, &text, blocks > 0, code)
+}
+
+/// The exit code. If stdout has not taken the report of a change, stderr gets it: it names the files with what the image had.
+fn said(on_stdout: Result<()>, text: &str, is_changed: bool, code: u8) -> Result<u8> {
+    match on_stdout {
+        Err(error) if is_changed => {
+            talk(&format!("heddle: {}\n{text}", heddle_console::failure::text(&error)));
+            Ok(code | OPERATIONAL)
+        }
+        on_stdout => on_stdout.map(|()| code),
+    }
 }
 
 fn check(args: &Args) -> Result<u8> {
     let name = args.image.display().to_string();
     let mut repair = args.repair;
     let mut region = open(&args.image, !repair)?;
+    if args.discard_undo {
+        give_up_undo(&region);
+    }
     let mut verdict = examine(&name, &region)?;
     let mendable = verdict.found() > verdict.left();
     if !args.json {
@@ -164,12 +216,9 @@ fn check(args: &Args) -> Result<u8> {
         _ => UNCORRECTED,
     };
     let report = report(&name, &verdict, code, kept.as_deref());
-    if args.json {
-        output::json(&Sink::Stdout, &report)?
-    } else {
-        output::data(&summary(&report))?
-    }
-    Ok(code)
+    let text = summary(&report);
+    let on_stdout = if args.json { output::json(&Sink::Stdout, &report) } else { output::data(&text) };
+    said(on_stdout, &text, kept.is_some(), code)
 }
 
 fn ask(name: &str) -> bool {

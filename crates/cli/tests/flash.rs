@@ -5,8 +5,12 @@ mod behind;
 mod common;
 #[path = "flash/damaged.rs"]
 mod damaged;
+#[path = "flash/half_repaired.rs"]
+mod half_repaired;
 #[path = "flash/lost.rs"]
 mod lost;
+#[path = "flash/told.rs"]
+mod told;
 #[path = "flash/transaction.rs"]
 mod transaction;
 

@@ -112,7 +112,22 @@ pub fn to_terminal(order: &str) -> Result<()> {
 
 /// Writes a value as JSON.
 pub fn json(sink: &Sink, value: &impl serde::Serialize) -> Result<()> {
-    sink.put(&serde_json::to_string_pretty(value).context("no JSON form")?)
+    sink.put(&escaped_json(&serde_json::to_string_pretty(value).context("no JSON form")?))
+}
+
+/// JSON in which [`escaped`] finds nothing more: it would write Rust's escapes. All that is obeyed stands in strings.
+fn escaped_json(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::new();
+    for c in text.chars() {
+        match is_obeyed(c) {
+            true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| shown += &format!("\\u{unit:04x}")),
+            false => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
 }
 
 /// Makes stderr a log: from now on every message begins with the time and the process.
@@ -126,13 +141,15 @@ static DATED: AtomicBool = AtomicBool::new(false);
 /// Escapes a name of a file, process or image, which may come from a foreign user: a terminal would obey
 /// control characters in it, or hide or reorder text.
 pub fn escaped(text: &str) -> Cow<'_, str> {
-    let obeyed =
-        |c: char| !c.is_ascii_graphic() && !matches!(c, ' ' | '\n' | '\t') && !heddle_fuse::is_plain(c);
-    if !text.contains(obeyed) {
+    if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
     }
-    let shown = text.chars().map(|c| if obeyed(c) { c.escape_debug().to_string() } else { c.to_string() });
+    let shown = text.chars().map(|c| if is_obeyed(c) { c.escape_debug().to_string() } else { c.to_string() });
     Cow::Owned(shown.collect())
+}
+
+fn is_obeyed(c: char) -> bool {
+    !c.is_ascii_graphic() && !matches!(c, ' ' | '\n' | '\t') && !heddle_fuse::is_plain(c)
 }
 
 /// Writes a line to stderr. It is lost if it cannot be written.
@@ -151,7 +168,7 @@ pub fn talk(line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::escaped;
+    use super::{escaped, escaped_json};
 
     #[test]
     fn what_a_terminal_obeys_is_shown_and_lines_stay_lines() {
@@ -159,5 +176,14 @@ mod tests {
         assert_eq!(escaped("a\x1b[2J\r\u{9b}"), "a\\u{1b}[2J\\r\\u{9b}");
         // A character that turns the writing direction, one without width, and an accent, which is harmless.
         assert_eq!(escaped("\u{202e}\u{200b}e\u{301}"), "\\u{202e}\\u{200b}e\u{301}");
+    }
+
+    #[test]
+    fn json_with_any_name_is_json_and_obeyed_by_no_terminal() {
+        let name = "a\x7f\u{9b}\u{202e}\u{e0001}\u{e9}\"\\\n";
+        let text = serde_json::to_string_pretty(&[name]).unwrap();
+        let shown = escaped_json(&text);
+        assert_eq!(serde_json::from_str::<[String; 1]>(&shown).unwrap(), [name]);
+        assert_eq!(escaped(&shown), shown);
     }
 }

@@ -68,6 +68,14 @@ pub enum OpenError {
         /// Its size.
         bytes: u64,
     },
+    /// A repair of it was stopped half-way: nobody writes it before somebody has gone back.
+    #[error("{} is half repaired: a repair of it was stopped half-way. {way}", image.display())]
+    HalfRepaired {
+        /// The image.
+        image: PathBuf,
+        /// How to go back.
+        way: String,
+    },
     /// It has a node log, which was not given.
     #[error(
         "{} needs its node log: it was mounted as f2fs-nl or f2fs-integrated, and not unmounted. Mount it so once more, with the same \

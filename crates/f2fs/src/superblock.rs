@@ -3,6 +3,8 @@
 //! Invariants  S1  the areas of a [`Geometry`] follow each other without a gap and end within the device.
 //!             S2  SIT and SSA have an entry for every segment of the main area.
 
+pub(crate) mod repair_mark;
+
 use crate::checksum::{SEED, checksum};
 use crate::device::Device;
 use crate::error::{OpenError, feature_names};
@@ -114,18 +116,18 @@ fn checked(device: &Device, copy: u32) -> Result<Superblock, String> {
     Ok(found)
 }
 
-/// Makes the copies equal again if one of them is damaged, or lacks the mark of a node log that the first one
-/// has. The valid copy replaces the other. Linux reads the first.
+/// Makes the copies equal again if one of them is damaged, or lacks a mark that the first one has, of a node log or a repair. The valid
+/// copy replaces the other. Linux reads the first.
 pub(crate) fn repair(device: &Device) -> Result<(), Error> {
     let whole = |copy| {
         let found = checked(device, copy).ok()?;
         geometry(&found, device.blocks()).is_ok().then_some(found)
     };
-    let of_log = |found: &Superblock| (found.log_mark, found.log_pairing);
+    let marks = |found: &Superblock| (found.log_mark, found.log_pairing, found.repair_mark, found.repair_id);
     let (from, to) = match [0, 1].map(whole) {
         [Some(_), None] => (0, 1),
         [None, Some(_)] => (1, 0),
-        [Some(first), Some(second)] if of_log(&first) != of_log(&second) => (0, 1),
+        [Some(first), Some(second)] if marks(&first) != marks(&second) => (0, 1),
         _ => return Ok(()),
     };
     let block = device.block(BlockAddr(from))?;

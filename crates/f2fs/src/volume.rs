@@ -28,6 +28,7 @@ use crate::recovery::fsynced::{Chain, Fsynced};
 use crate::segments::room::SECTIONS_RESERVED;
 use crate::segments::{LOGS, Segments};
 use crate::space::{Counts, Space};
+use crate::superblock::repair_mark;
 use crate::superblock::{self, Geometry};
 use crate::times::{StatTicks, now};
 use crate::variant::Variant;
@@ -161,6 +162,10 @@ impl F2fs {
             }
             fs.checkpoint_state().orphans.remove(&nid);
         }
+        // PERSIST: before the first write, after which no undo file of a repair counts any more.
+        let device = &fs.media.device;
+        let forgotten = repair_mark::read(device).map_or(Ok(()), |_| repair_mark::write(device, None));
+        forgotten.map_err(|error| damaged(error.to_string()))?;
         if !found.is_empty() {
             if breaks(Breach::LogEndsFirst)
                 && let Some(log) = &fs.media.nodes.log
@@ -202,6 +207,9 @@ impl F2fs {
         beside: Beside,
     ) -> Result<(F2fs, Chain, Found), OpenError> {
         let device = Device::open(path, access)?;
+        if access != Access::Read {
+            repair::refuse_half_repaired(&device)?;
+        }
         let (superblock, geometry) = superblock::read(&device)?;
         let mut checkpoint = Checkpoint::read(&device, &geometry)?;
         let space = match access {

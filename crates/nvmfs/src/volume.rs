@@ -57,6 +57,12 @@ pub enum VolumeError {
         /// The content found instead.
         what: Content,
     },
+    /// A repair of it was stopped half-way.
+    #[error("cannot mount {}: it is half repaired. For the way back: heddle fsck {}", path.display(), path.display())]
+    HalfRepaired {
+        /// Image.
+        path: PathBuf,
+    },
     /// Both copies of the superblock are damaged.
     #[error("cannot mount {}: both copies of the superblock are damaged. Restore the image from a backup", path.display())]
     SuperblockDamaged {
@@ -439,6 +445,9 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let arena = arena(options.arena_bytes)
         .map_err(|e| VolumeError::Memory { path: path.clone(), why: e.to_string() })?;
     let read_only = options.read_only || region.is_read_only();
+    if !read_only && read_copies(region.len_bytes(), &|at, into| region.read(at, into)).is_half_repaired() {
+        return Err(VolumeError::HalfRepaired { path });
+    }
     superblock = match superblock.mounted() {
         Some(mounted) => mounted,
         // The count of a read-only mount stays in memory.

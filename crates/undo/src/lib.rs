@@ -2,10 +2,12 @@
 //!
 //! | bytes | what |
 //! |-------|------|
-//! | 16 | `HEDDLE UNDO 2\n`, two NULs |
+//! | 16 | `HEDDLE UNDO 3\n`, two NULs |
 //! | 16 | uuid of the image |
 //! | 8, 8 | epoch of the image before the repair and after it: its count of mounts (NVM), the version of its checkpoint (F2FS) |
 //! | 8, 8 | blocks of the image, blocks in this file; the largest number: the repair has not ended |
+//! | 8 | number of the repair, which an F2FS image that it changes has too; 0: an NVM image |
+//! | 8 | checksum of the blocks as the repair left them, of the kind that the image has; 0: none |
 //! | 4112 each | number of the block, its old bytes, crc32c of both, four NULs |
 //! | 4 | crc32c of all before it; only if the repair has ended |
 //!
@@ -19,13 +21,15 @@
 mod reader;
 mod writer;
 
-pub use reader::{Undo, is_unfinished};
+pub use reader::{Head, Undo, head_of};
 pub use writer::{Old, Writer};
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: usize = 4096;
-const MAGIC: &[u8; 16] = b"HEDDLE UNDO 2\n\0\0";
-const HEAD_BYTES: usize = 64;
+const MAGIC: &[u8; 16] = b"HEDDLE UNDO 3\n\0\0";
+/// What the files of all versions begin with.
+const FAMILY: &[u8] = b"HEDDLE UNDO ";
+const HEAD_BYTES: usize = 80;
 const ENTRY_BYTES: usize = 8 + BLOCK_BYTES + 8;
 /// In place of a number of blocks: the repair has not ended.
 const UNFINISHED: u64 = u64::MAX;
@@ -42,13 +46,15 @@ pub struct Image {
     pub epochs: [u64; 2],
     /// Its size.
     pub blocks: u64,
+    /// The number of the repair; 0: images of this kind have none.
+    pub repair: u64,
 }
 
-fn head(image: &Image, entries: u64) -> [u8; HEAD_BYTES] {
+fn head(image: &Image, entries: u64, left: u32) -> [u8; HEAD_BYTES] {
     let mut bytes = [0; HEAD_BYTES];
     bytes[..16].copy_from_slice(MAGIC);
     bytes[16..32].copy_from_slice(&image.uuid);
-    let numbers = [image.epochs[0], image.epochs[1], image.blocks, entries];
+    let numbers = [image.epochs[0], image.epochs[1], image.blocks, entries, image.repair, left.into()];
     for (n, number) in numbers.into_iter().enumerate() {
         bytes[32 + n * 8..][..8].copy_from_slice(&number.to_le_bytes());
     }
@@ -65,7 +71,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    const IMAGE: Image = Image { uuid: [7; 16], epochs: [3, 3], blocks: 100 };
+    const IMAGE: Image = Image { uuid: [7; 16], epochs: [3, 3], blocks: 100, repair: 9 };
 
     fn written(place: &tempfile::TempDir, is_finished: bool) -> PathBuf {
         let path = place.path().join("undo");
@@ -78,7 +84,7 @@ mod tests {
         assert!(old.read(99, &mut found).unwrap() && found == [99; BLOCK_BYTES]);
         assert!(!old.read(4, &mut found).unwrap());
         if is_finished {
-            undo.finish([3, 4]).unwrap();
+            undo.finish([3, 4], 5).unwrap();
         }
         path
     }
@@ -90,7 +96,8 @@ mod tests {
             let path = written(&place, is_finished);
             let undo = Undo::open(&path).unwrap();
             assert_eq!((undo.is_finished, undo.blocks()), (is_finished, &[5, 99][..]));
-            assert_eq!(is_unfinished(&path), !is_finished);
+            assert_eq!(head_of(&path), Some(Head { image: undo.image, is_finished }));
+            assert_eq!(undo.left, if is_finished { 5 } else { 0 });
             assert_eq!(undo.image.epochs, if is_finished { [3, 4] } else { [3, 3] });
             let mut found = [0; BLOCK_BYTES];
             undo.read(1, &mut found).unwrap();

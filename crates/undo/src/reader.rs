@@ -1,14 +1,16 @@
 //! Reading an undo file, checked as a whole before anything of it is used.
 
-use crate::{BLOCK_BYTES, Block, ENTRY_BYTES, HEAD_BYTES, Image, MAGIC, UNFINISHED, place};
+use crate::{BLOCK_BYTES, Block, ENTRY_BYTES, FAMILY, HEAD_BYTES, Image, MAGIC, UNFINISHED, place};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Position of the number of blocks.
+/// Positions of the number of blocks, and of the number of the repair.
 const COUNT_AT: usize = 56;
+const REPAIR_AT: usize = 64;
+const LEFT_AT: usize = 72;
 
 /// An undo file that is whole.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub struct Undo {
     pub image: Image,
     /// The repair has ended.
     pub is_finished: bool,
+    /// Checksum of the blocks as the repair left them.
+    pub left: u32,
     blocks: Vec<u64>,
 }
 
@@ -47,11 +51,29 @@ fn opened(path: &Path) -> Result<File, String> {
     if meta.is_file() { Ok(file) } else { Err("it is no file: name what a repair has kept".into()) }
 }
 
-/// Returns true if the file says that its repair has not ended. Only its head is read, and nothing is checked.
-pub fn is_unfinished(path: &Path) -> bool {
+/// What the head of an undo file says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// The image.
+    pub image: Image,
+    /// The repair has ended.
+    pub is_finished: bool,
+}
+
+impl Head {
+    fn of(head: &[u8; HEAD_BYTES]) -> Head {
+        let uuid = head[16..].first_chunk().copied().unwrap_or_default();
+        let [before, after, blocks, repair] = [32, 40, 48, REPAIR_AT].map(|at| number(head, at));
+        let image = Image { uuid, epochs: [before, after], blocks, repair };
+        Head { image, is_finished: number(head, COUNT_AT) != UNFINISHED }
+    }
+}
+
+/// The head of a file, if it is an undo file. Nothing of it is checked.
+pub fn head_of(path: &Path) -> Option<Head> {
     let mut head = [0; HEAD_BYTES];
-    let is_read = opened(path).is_ok_and(|file| file.read_exact_at(&mut head, 0).is_ok());
-    is_read && head[..MAGIC.len()] == *MAGIC && number(&head, COUNT_AT) == UNFINISHED
+    opened(path).ok()?.read_exact_at(&mut head, 0).ok()?;
+    (head[..MAGIC.len()] == *MAGIC).then(|| Head::of(&head))
 }
 
 impl Undo {
@@ -65,24 +87,29 @@ impl Undo {
         let mut head = [0; HEAD_BYTES];
         let got = fill(&mut from, &mut head)?;
         if got < MAGIC.len() || head[..MAGIC.len()] != *MAGIC {
-            return Err("it is no undo file of heddle fsck".into());
+            let is_other = head.starts_with(FAMILY);
+            let what = if is_other {
+                "another heddle made it: use that one"
+            } else {
+                "it is no undo file of heddle fsck"
+            };
+            return Err(what.into());
         }
         if got < HEAD_BYTES {
             return Err(damaged());
         }
-        let uuid = head[16..].first_chunk().copied().unwrap_or_default();
-        let [before, after, blocks, count] = [32, 40, 48, COUNT_AT].map(|at| number(&head, at));
-        let image = Image { uuid, epochs: [before, after], blocks };
-        let entries = match count {
-            UNFINISHED => entries_so_far(&mut from, blocks)?,
-            count => all_entries(&mut from, &head, blocks, count)?,
+        let Head { image, is_finished } = Head::of(&head);
+        let entries = match is_finished {
+            false => entries_so_far(&mut from, image.blocks)?,
+            true => all_entries(&mut from, &head, image.blocks, number(&head, COUNT_AT))?,
         };
         let is_once = entries.iter().collect::<HashSet<_>>().len() == entries.len();
         if !is_once {
             return Err(damaged());
         }
         drop(from);
-        Ok(Undo { file, image, is_finished: count != UNFINISHED, blocks: entries })
+        let left = number(&head, LEFT_AT) as u32;
+        Ok(Undo { file, image, is_finished, left, blocks: entries })
     }
 
     /// Numbers of its blocks.

@@ -28,10 +28,11 @@ impl Writer {
     pub fn create(path: &Path, image: Image) -> io::Result<Writer> {
         // Only the owner may read it: it contains data of the image.
         let mut file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-        let made = file.write_all(&head(&image, UNFINISHED)).and_then(|()| file.sync_all()).and_then(|()| {
-            let above = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            File::open(above)?.sync_all()
-        });
+        let made =
+            file.write_all(&head(&image, UNFINISHED, 0)).and_then(|()| file.sync_all()).and_then(|()| {
+                let above = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                File::open(above)?.sync_all()
+            });
         if made.is_err() {
             let _ = std::fs::remove_file(path);
         }
@@ -97,12 +98,12 @@ impl Writer {
         Old { file: Arc::clone(&self.file), places: Arc::new(self.places.clone()) }
     }
 
-    /// The repair has ended, and the image has these epochs. Durable when this returns.
+    /// The repair has ended, and the image has these epochs, and its blocks that are here this checksum. Durable when this returns.
     ///
     /// # Errors
     /// Those of the system.
-    pub fn finish(&mut self, epochs: [u64; 2]) -> io::Result<()> {
-        let head = head(&Image { epochs, ..self.image }, self.count());
+    pub fn finish(&mut self, epochs: [u64; 2], left: u32) -> io::Result<()> {
+        let head = head(&Image { epochs, ..self.image }, self.count(), left);
         let behind = place(self.count());
         let sum = crc32c::crc32c_combine(crc32c::crc32c(&head), self.sum, (behind as usize) - HEAD_BYTES);
         // A torn block may lie there.

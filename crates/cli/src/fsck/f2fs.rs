@@ -7,13 +7,12 @@ mod own;
 mod save;
 mod traced;
 mod transaction;
-mod unfinished;
 
-use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED, undo_name};
+use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED, put_back_told, said, undo_name};
 use anyhow::{Result, anyhow, bail};
-use checker::{CHECKER, Said};
+use checker::{CHECKER, Checker, Said};
 use heddle_console::output::{self, Sink};
-use heddle_f2fs::{F2fs, OpenError};
+use heddle_f2fs::{Earlier, F2fs, OpenError, ReadLock, Restored};
 use save::Changed;
 use serde::Serialize;
 use std::os::unix::fs::FileTypeExt;
@@ -44,6 +43,8 @@ struct Report {
     not_repaired: Option<String>,
     /// Changes that only the node log had are lost.
     node_log_given_up: bool,
+    /// What only the undo file of an earlier repair has is lost.
+    undo_given_up: bool,
     /// The directory of files that lost their names.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_files: Option<PathBuf>,
@@ -74,6 +75,8 @@ struct Found {
     failed: Option<String>,
     /// The image does not need its node log any more.
     gave_up_log: bool,
+    /// Nor the undo file of a repair that was stopped half-way.
+    gave_up_undo: bool,
     /// What a repair did.
     done: Option<Done>,
 }
@@ -89,6 +92,7 @@ impl Found {
             hindered: None,
             failed: None,
             gave_up_log: false,
+            gave_up_undo: false,
             done: None,
         }
     }
@@ -96,29 +100,20 @@ impl Found {
 
 /// Checks the image, and repairs it if requested and possible. Returns the exit code.
 pub fn check(args: &Args) -> Result<u8> {
-    if let Err(error @ (OpenError::InUse { .. } | OpenError::System { .. })) = F2fs::open(&args.image) {
-        return Err(error.into());
-    }
+    let image = args.image.as_path();
+    let lock = locked(args)?;
     // Read from the superblock alone: damage elsewhere does not hide that there is a node log.
-    let is_logged = heddle_f2fs::needs_log(&args.image).unwrap_or(false);
+    let is_logged = heddle_f2fs::needs_log(image).unwrap_or(false);
     if is_logged && args.repair && !args.discard_nvm {
-        let image = args.image.display();
+        let image = image.display();
         bail!(
             "{image} has a node log, which may hold fsynced files that the image lacks; a repair would part the two. Fold the log first: \
              heddle fold --nvm LOG {image}. To give up what only the log has, if that cannot be: heddle fsck -y --discard-nvm {image}"
         );
     }
-    if args.repair && hindrance(&args.image).is_none() {
-        // A mount that only reads counts, too: it would see the image change.
-        heddle_f2fs::is_unused(&args.image)?;
-    }
-    let half = unfinished::told(&args.image);
-    let mut found = match by_checker(args, is_logged, half.as_deref())? {
-        Some(mut found) => {
-            own::look_behind(&args.image, &mut found);
-            found
-        }
-        None => own::look_alone(F2fs::open(&args.image))?,
+    let mut found = match lock.is_whole() {
+        Err(half) if !args.discard_undo => half_repaired(&half),
+        whole => examined(args, is_logged, whole.is_err(), lock)?,
     };
     if let Some(why) = found.failed.take() {
         if found.issues.is_empty() {
@@ -127,43 +122,79 @@ pub fn check(args: &Args) -> Result<u8> {
         found.issues.push(why.clone());
         found.hindered = Some(why);
     }
-    if let Some(half) = half {
-        found.issues.insert(0, half.clone());
-        found.hindered = Some(half);
-    }
     if is_logged && !found.gave_up_log {
         found.checked = WITHOUT_LOG.to_owned();
     }
-    let code = match (found.issues.is_empty(), found.repaired) {
-        (true, _) => CLEAN,
-        (_, true) => CORRECTED,
+    let is_changed = found.done.as_ref().is_some_and(|done| done.undo.is_some());
+    let code = match (found.issues.is_empty(), found.repaired || is_changed) {
+        (true, false) => CLEAN,
+        // What only a log or an undo file had was given up, and nothing else was wrong.
+        (true, true) => CORRECTED,
+        _ if found.repaired => CORRECTED,
         _ => UNCORRECTED,
     };
-    tell(args, found, code)?;
-    Ok(code)
+    tell(args, found, code)
+}
+
+/// Keeps writers away from the image. An end of a repair that nobody has noted is noted first.
+fn locked(args: &Args) -> Result<ReadLock> {
+    if args.repair && hindrance(&args.image).is_none() {
+        // It fails with a mount that only reads, too: that would see the image change.
+        heddle_f2fs::end_repair(&args.image)?;
+    }
+    Ok(ReadLock::of(&args.image)?)
+}
+
+/// Nothing is said of the rest of such an image, which may be anything.
+fn half_repaired(half: &OpenError) -> Found {
+    let mut found = Found::by("heddle", "what its superblocks say of a repair");
+    found.issues.push("a repair of it was stopped half-way".to_owned());
+    found.hindered = Some(half.to_string());
+    found
+}
+
+/// What both checkers find. `is_half`: an earlier repair was stopped half-way, and is given up.
+fn examined(args: &Args, is_logged: bool, is_half: bool, lock: ReadLock) -> Result<Found> {
+    let image = args.image.as_path();
+    // No other repair begins until this is told, or this one begins.
+    let mut lock = Some(lock);
+    let Some(checker) = Checker::installed() else { return own::look_alone(F2fs::open(image)) };
+    let mut found = by_checker(args, &checker, is_logged, is_half, &mut lock)?;
+    let lock = match lock {
+        None => ReadLock::of(image),
+        Some(lock) => Ok(lock),
+    };
+    match found.done.as_ref().map_or(Ok(()), |done| done.signals.check()) {
+        Ok(()) => own::look_behind(image, &mut found),
+        Err(why) => found.checked = format!("{}; heddle did not look at it: {why}", found.checked),
+    }
+    if let Err(half) = lock.map_or(Ok(()), |lock| lock.is_whole())
+        && found.hindered.is_none()
+    {
+        found.issues.push(half.to_string());
+        found.repaired = false;
+    }
+    Ok(found)
 }
 
 /// Restores the image from an undo file. Returns the exit code.
-pub fn put_back(image: &Path, undo: &Path) -> Result<u8> {
+pub fn put_back(args: &Args, undo: &Path) -> Result<u8> {
     // Told with the command that unmounts it.
-    heddle_f2fs::is_unused(image)?;
-    let blocks = heddle_f2fs::undo(image, undo).map_err(|why| anyhow!(why))?;
-    output::data(&format!("{}: {blocks} blocks are as they were before the repair", image.display()))?;
-    Ok(CORRECTED)
+    heddle_f2fs::is_unused(&args.image)?;
+    let Restored { blocks, repair } = heddle_f2fs::undo(&args.image, undo).map_err(|why| anyhow!(why))?;
+    lost_files::forget_killed(&args.image, repair);
+    put_back_told(args, undo, blocks)
 }
 
-fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
+fn tell(args: &Args, found: Found, code: u8) -> Result<u8> {
     let image = args.image.display().to_string();
-    if args.json {
-        return output::json(&Sink::Stdout, &report(image, found, code));
-    }
     let shown = found.issues.iter().take(LINES_MAX).map(|issue| format!("         {issue}\n"));
     let more = found.issues.len().saturating_sub(LINES_MAX);
     let more = if more > 0 { format!("         and {more} more; --json lists all\n") } else { String::new() };
     let way = match (found.by, code) {
         (_, CLEAN) => "clean".to_owned(),
         (_, CORRECTED) => format!("repaired; {} findings before", found.issues.len()),
-        (CHECKER | BOTH, _) if found.hindered.is_some() => {
+        _ if found.hindered.is_some() => {
             format!("NOT clean; nothing was changed: {}", found.hindered.as_deref().unwrap_or_default())
         }
         (CHECKER | BOTH, _) if found.only_ours => format!(
@@ -181,11 +212,20 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
     } else {
         way
     };
+    let way = if found.gave_up_undo {
+        format!("{way}; what only the undo file of the earlier repair has is lost to the image")
+    } else {
+        way
+    };
     let (changed, done) = found.done.as_ref().map(|done| told(done, &image)).unwrap_or_default();
-    output::data(&format!(
-        "{shown}{more}{changed}{image}: {way}{done}. Checked by {}: {}",
-        found.by, found.checked
-    ))
+    let text =
+        format!("{shown}{more}{changed}{image}: {way}{done}. Checked by {}: {}", found.by, found.checked);
+    let is_changed = found.done.as_ref().is_some_and(|done| done.undo.is_some());
+    let on_stdout = match args.json {
+        true => output::json(&Sink::Stdout, &report(image, found, code)),
+        false => output::data(&text),
+    };
+    said(on_stdout, &text, is_changed, code)
 }
 
 fn report(image: String, found: Found, code: u8) -> Report {
@@ -207,6 +247,7 @@ fn report(image: String, found: Found, code: u8) -> Report {
         issues: found.issues,
         not_repaired: found.hindered,
         node_log_given_up: found.gave_up_log,
+        undo_given_up: found.gave_up_undo,
         lost_files_saved: lost_files.is_some().then(|| done.as_ref().map_or(0, |done| done.saved)),
         lost_files,
         changed_files: done.map(|done| done.changed).unwrap_or_default(),
@@ -252,43 +293,51 @@ fn told(done: &Done, image: &str) -> (String, String) {
     (lines, way)
 }
 
-/// Runs the checker. Returns `None` if it is not installed. With `is_logged` the image has a node log, which
-/// is discarded before a repair. `half`: why another repair has to be undone first.
-fn by_checker(args: &Args, is_logged: bool, half: Option<&str>) -> Result<Option<Found>> {
+/// Runs the checker. With `is_logged` the image has a node log, with `is_half` an undo file of a repair that was stopped half-way: a
+/// repair loses what only these have. The lock is given away for a repair.
+fn by_checker(
+    args: &Args,
+    checker: &Checker,
+    is_logged: bool,
+    is_half: bool,
+    lock: &mut Option<ReadLock>,
+) -> Result<Found> {
     let image = args.image.as_path();
-    let Some(Said { mut issues, ended }) = checker::look(image)? else { return Ok(None) };
+    let Said { mut issues, ended } = checker.look(image)?;
     let mut found = Found::by(CHECKER, "all that it knows of");
     if F2fs::open(image).is_ok_and(|fs| fs.info().needs_fsck) {
         issues.push(ASKS.to_owned());
     }
     if issues.is_empty() && ended & i32::from(OPERATIONAL) != 0 {
         found.failed = Some(format!("{CHECKER} could not check {}: it ended with {ended}", image.display()));
-        return Ok(Some(found));
+        return Ok(found);
     }
     if issues.is_empty() && ended != 0 {
         issues.push(format!("{CHECKER} ended with {ended}"));
     }
-    if args.repair && (is_logged || !issues.is_empty()) {
-        found.hindered = half.map(str::to_owned).or_else(|| hindrance(image));
+    if args.repair && (is_logged || is_half || !issues.is_empty()) {
+        found.hindered = hindrance(image);
         if found.hindered.is_none() {
+            *lock = None;
             let undo = args.undo.clone().unwrap_or_else(|| undo_name(&beside(image)));
-            let order = Order { image, undo: &undo, issues: &issues, gives_up_log: is_logged };
-            match transaction::run(&order)? {
+            let earlier = if is_half { Earlier::GivenUp } else { Earlier::Counts };
+            let (issues, gives_up_log) = (issues.as_slice(), is_logged);
+            match transaction::run(&Order { checker, image, undo: &undo, issues, gives_up_log, earlier })? {
                 Ok(done) => found.done = Some(done),
                 Err(why) => found.hindered = Some(why),
             }
         }
         if found.hindered.is_some() && issues.is_empty() {
-            issues.push("it needs its node log, which is not given up".to_owned());
+            issues.push("it needs its node log, or an undo file, which is not given up".to_owned());
         }
     }
     if let Some(done) = &mut found.done {
-        found.gave_up_log = is_logged;
+        (found.gave_up_log, found.gave_up_undo) = (is_logged, is_half);
         found.repaired = done.is_clean && !issues.is_empty();
         issues.append(&mut done.holes);
     }
     found.issues = issues;
-    Ok(Some(found))
+    Ok(found)
 }
 
 /// What the names of files beside the image begin with. Those of a device lie in the command's working directory.

@@ -105,6 +105,11 @@ fn tell(name: &str, fs: &F2fs, options: &Options) {
             "{name}: inode {nid}, which has no name, keeps its space: {why}. fsck.f2fs can free it"
         ));
     }
+    if info.is_half_repaired {
+        talk(&format!(
+            "{name}: is half repaired: files may lack in it that its undo file has. Unmount it, and see: heddle fsck {name}"
+        ));
+    }
     if options.read_only && info.is_logged {
         talk(&format!(
             "{name}: later fsyncs may be only in its node log, which is not shown: mount it with the log, without ro"

@@ -69,6 +69,13 @@ pub struct DeviceRecord {
     pub segments: U32,
 }
 
+/// The mark in the superblock of an image that a repair has begun to change.
+pub const REPAIR_BEGUN: [u8; 8] = *b"HEDDLERB";
+/// The mark of an image whose old bytes are being restored.
+pub const REPAIR_UNDONE: [u8; 8] = *b"HEDDLERU";
+/// The mark of an image that no mount of heddle has written since its last repair.
+pub const REPAIR_DONE: [u8; 8] = *b"HEDDLERD";
+
 /// The superblock: 3072 bytes.
 ///
 /// | offset | field | guards against |
@@ -76,6 +83,8 @@ pub struct DeviceRecord {
 /// | 0      | magic | taking anything else for F2FS |
 /// | 44..96 | counts and places of the areas | reading one area as another: they must follow each other without a gap |
 /// | 2180   | feature | misreading what a later Linux wrote: unknown bits are refused |
+/// | 3036   | repair_id | going back with the undo file of another repair |
+/// | 3044   | repair_mark | using an image that a repair has left half done |
 /// | 3052   | log_pairing | using an image with another node log than its own |
 /// | 3060   | log_mark | using an image without its node log |
 /// | 3068   | crc   | damage, where the feature is on |
@@ -125,7 +134,12 @@ pub struct Superblock {
     pub hot_extensions: u8,
     pub encoding: U16,
     pub encoding_flags: U16,
-    pub reserved: [u8; 290],
+    pub reserved: [u8; 274],
+    /// Unused by Linux, which keeps it. If `repair_mark` is set: the number of the repair, as in its undo file.
+    pub repair_id: U64,
+    /// Unused by Linux, which keeps it. [`REPAIR_BEGUN`] while a repair is under way, [`REPAIR_UNDONE`] while it is
+    /// taken back, [`REPAIR_DONE`] from its end until the next mount for writing.
+    pub repair_mark: [u8; 8],
     /// Unused by Linux, which keeps it. If `log_mark` is set: the pairing number, as in the head of that log.
     pub log_pairing: U64,
     /// Unused by Linux, which keeps it. [`LOG_MARK`](super::LOG_MARK) while a node log may be newer than the
@@ -141,6 +155,7 @@ const _: () = {
     assert!(std::mem::offset_of!(Superblock, checkpoint_payload) == 1664);
     assert!(std::mem::offset_of!(Superblock, feature) == 2180);
     assert!(std::mem::offset_of!(Superblock, quota_ino) == 2745);
+    assert!(std::mem::offset_of!(Superblock, repair_id) == 3036);
     assert!(std::mem::offset_of!(Superblock, log_pairing) == 3052);
     assert!(std::mem::offset_of!(Superblock, crc) == 3068);
 };

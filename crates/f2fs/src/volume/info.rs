@@ -5,6 +5,7 @@ use crate::format::checkpoint_flag;
 use crate::mounted::F2fs;
 use crate::node_log::mark;
 use crate::superblock::Geometry;
+use crate::superblock::repair_mark::{self, RepairMark};
 
 /// A description of an image.
 #[derive(Clone, Debug)]
@@ -43,6 +44,8 @@ pub struct Info {
     pub fsynced_inodes: u64,
     /// True: a node log may be newer.
     pub is_logged: bool,
+    /// True: a repair was stopped half-way.
+    pub is_half_repaired: bool,
 }
 
 impl F2fs {
@@ -69,6 +72,7 @@ impl F2fs {
             orphans: state.orphans.len() as u64,
             fsynced_inodes: self.recovered_inodes,
             is_logged: mark::of(&self.superblock).is_some(),
+            is_half_repaired: repair_mark::read(&self.media.device).is_some_and(RepairMark::is_half),
         }
     }
 }

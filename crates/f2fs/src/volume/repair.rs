@@ -5,14 +5,20 @@
 //!
 //! Only superblock and checkpoint are read: damage behind them hinders nothing here.
 //!
+//! The image says that its repair is under way (`superblock::repair_mark`): nobody else writes it then, whatever becomes of the undo file.
+//!
 //! Crash order X1  the old bytes of a block are written to the undo file before its new ones are written to the image. So whenever this
-//!                 process or the other program is killed, the undo file restores the image.
+//!                 process or the other program is killed, the undo file restores the image. The superblocks are first: they get the mark.
 //!             X2  the undo file is flushed before each flush that the other program asks for, and some seconds after a write. A power cut
 //!                 before that may keep blocks of the image whose old bytes are lost: the undo file covers a power cut only as far as the
 //!                 system writes the image later than it.
-//!             X3  the image is durable before the undo file says that the repair has ended.
-//! Limits      an undo file is refused after a mount that made a checkpoint: the version of the checkpoint tells. A mount for writing that
-//!             was killed before its first checkpoint leaves no such trace.
+//!             X3  the image is durable before the undo file says that the repair has ended; this, before the image says so.
+//! Limits      Linux keeps the mark, and writes a marked image: the version of the checkpoint tells, if it has made one.
+
+mod undo;
+
+pub(crate) use undo::refuse_half_repaired;
+pub use undo::{ReadLock, Restored, end_repair, undo};
 
 use crate::checkpoint::Checkpoint;
 use crate::device::{Access, Device, Identity};
@@ -21,14 +27,17 @@ use crate::format::{BLOCK_BYTES, checkpoint_flag};
 use crate::ids::BlockAddr;
 use crate::node_log::mark;
 use crate::superblock;
+use crate::superblock::repair_mark::{self, RepairId, RepairMark, RepairState};
 use crate::volume::lost::Lost;
-use heddle_undo::{Block, Image, Undo, Writer};
-use heddle_vfs::Error;
+use heddle_undo::{Block, Image, Writer};
 use std::fs::File;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// Where both superblocks are.
+const SUPERBLOCKS: Range<u64> = 0..2;
 /// X2.
 const SYNC_AFTER: Duration = Duration::from_secs(5);
 
@@ -49,9 +58,23 @@ pub fn is_unused(path: &Path) -> Result<(), OpenError> {
     Device::open(path, Access::Write).map(drop)
 }
 
+/// What an earlier repair that was stopped half-way means to a new one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Earlier {
+    /// The new one is refused: go back first.
+    Counts,
+    /// What only its undo file has is lost.
+    GivenUp,
+}
+
 /// See the module.
 pub struct Repair {
     device: Device,
+    id: RepairId,
+    /// Something was changed besides the mark.
+    is_changed: bool,
+    /// The other program was about to write a superblock.
+    is_mark_at_risk: bool,
     /// Keeps a block device from being mounted while the other program does not have it.
     held: Option<File>,
     undo: Writer,
@@ -67,20 +90,25 @@ fn signs(device: &Device) -> ([u8; 16], u64) {
 }
 
 impl Repair {
-    /// Takes the image, and makes a new undo file. The image stays locked until the repair has ended. Programs that are started meanwhile
-    /// inherit the lock: it is held until the last of them has ended, also if this process is killed before.
+    /// Takes the image, makes a new undo file, and marks the image. The image stays locked until the repair has ended. Programs that are
+    /// started meanwhile inherit the lock: it is held until the last of them has ended, also if this process is killed before.
     ///
     /// # Errors
-    /// The reason; then nothing was made.
-    pub fn begin(image: &Path, undo: &Path) -> Result<Repair, String> {
+    /// The reason; then nothing was made or changed, or the reason says how to go back.
+    pub fn begin(image: &Path, undo: &Path, earlier: Earlier) -> Result<Repair, String> {
         let told = |error: OpenError| error.to_string();
         let device = Device::open(image, Access::Repair).map_err(told)?;
         let held = device.hold().map_err(told)?;
         device
             .share_lock()
             .map_err(|error| format!("cannot keep the lock of {}: {error}", image.display()))?;
+        if earlier == Earlier::Counts {
+            undo::refuse_half_repaired(&device).map_err(told)?;
+        }
+        let is_changed = repair_mark::read(&device).is_some_and(RepairMark::is_half);
+        let id = RepairId::new();
         let (uuid, version) = signs(&device);
-        let of = Image { uuid, epochs: [version; 2], blocks: device.blocks() };
+        let of = Image { uuid, epochs: [version; 2], blocks: device.blocks(), repair: id.0 };
         let undo = Writer::create(undo, of).map_err(|error| {
             let way = match error.kind() {
                 ErrorKind::AlreadyExists => "name another one with --undo",
@@ -88,7 +116,53 @@ impl Repair {
             };
             format!("cannot make the undo file {}: {error}: {way}", undo.display())
         })?;
-        Ok(Repair { device, held, undo, synced: Instant::now() })
+        let synced = Instant::now();
+        let mut repair = Repair { device, id, is_changed, is_mark_at_risk: false, held, undo, synced };
+        match repair.mark() {
+            Ok(()) => Ok(repair),
+            Err(why) => match repair.go_back() {
+                Ok(()) => Err(why),
+                Err(also) => Err(format!("{why}; and then {also}")),
+            },
+        }
+    }
+
+    /// Marks the image, durably (X1).
+    fn mark(&mut self) -> Result<(), String> {
+        self.keep_blocks(SUPERBLOCKS)?;
+        self.sync()?;
+        let mark = self.mark_of(RepairState::UnderWay);
+        repair_mark::write(&self.device, Some(mark)).map_err(|error| error.to_string())?;
+        if !repair_mark::is_on_all(&self.device, mark) {
+            return Err("no superblock is whole, so that a repair could not be noted there".into());
+        }
+        Ok(())
+    }
+
+    fn mark_of(&self, state: RepairState) -> RepairMark {
+        RepairMark { id: self.id, state }
+    }
+
+    /// The mark is on the image again, also if the other program has overwritten it. Called behind each of its writes.
+    ///
+    /// # Errors
+    /// The mark cannot be written.
+    pub fn see_to_mark(&mut self) -> Result<(), String> {
+        let mark = self.mark_of(RepairState::UnderWay);
+        if std::mem::take(&mut self.is_mark_at_risk) && !repair_mark::is_on_all(&self.device, mark) {
+            repair_mark::write(&self.device, Some(mark)).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if something was about to be changed besides the mark.
+    pub fn is_changed(&self) -> bool {
+        self.is_changed
+    }
+
+    /// The number of the repair, which no other one has.
+    pub fn id(&self) -> RepairId {
+        self.id
     }
 
     /// What tells that a descriptor leads to the image.
@@ -128,14 +202,22 @@ impl Repair {
         if end > self.device.blocks() * block_bytes {
             return Err("it would write behind the end of the image".into());
         }
-        for block in at / block_bytes..end.div_ceil(block_bytes) {
+        let blocks = at / block_bytes..end.div_ceil(block_bytes);
+        self.is_changed = true;
+        self.is_mark_at_risk |= blocks.start < SUPERBLOCKS.end;
+        self.keep_blocks(blocks)?;
+        if self.synced.elapsed() >= SYNC_AFTER { self.sync() } else { Ok(()) }
+    }
+
+    fn keep_blocks(&mut self, blocks: Range<u64>) -> Result<(), String> {
+        for block in blocks {
             let addr = u32::try_from(block).map_err(|_| "it has more blocks than F2FS can have")?;
             if !self.undo.has(block) {
                 let old = self.device.block(BlockAddr(addr)).map_err(|error| error.to_string())?;
                 self.undo.keep(block, &old).map_err(|error| self.unkept(&error))?;
             }
         }
-        if self.synced.elapsed() >= SYNC_AFTER { self.sync() } else { Ok(()) }
+        Ok(())
     }
 
     /// All that is kept is durable when this returns (X2).
@@ -212,21 +294,7 @@ impl Repair {
     /// # Errors
     /// The reason, and the way out: the undo file stays.
     pub fn go_back(self) -> Result<(), String> {
-        let old = self.undo.old();
-        let put_back = || -> Result<(), Error> {
-            // Nobody else may have mounted it.
-            let _held = match &self.held {
-                Some(_) => None,
-                None => self.device.hold().map_err(|error| Error::Io(error.to_string()))?,
-            };
-            let mut bytes = [0; BLOCK_BYTES];
-            for block in old.blocks() {
-                old.read(block, &mut bytes).map_err(|error| Error::Io(error.to_string()))?;
-                restore(&self.device, block, &bytes)?;
-            }
-            self.device.flush()
-        };
-        put_back().map_err(|error| {
+        self.put_back().map_err(|error| {
             let [undo, image] = [self.undo.path(), self.device.path()].map(Path::display);
             format!("{error}. The image is half repaired; to go back: heddle fsck --undo {undo} {image}")
         })?;
@@ -235,83 +303,39 @@ impl Repair {
         Ok(())
     }
 
+    fn put_back(&self) -> Result<(), String> {
+        // Nobody else may have mounted it.
+        let _held = match &self.held {
+            Some(_) => None,
+            None => self.device.hold().map_err(|error| error.to_string())?,
+        };
+        let old = self.undo.old();
+        let read = |block: u64, bytes: &mut Block| old.read(block, bytes).map(drop);
+        let done = undo::restore(&self.device, self.id, old.blocks().collect(), read);
+        done.map(drop).map_err(|error| error.to_string())
+    }
+
     /// The repair is done. Returns how many blocks the undo file has; none: nothing was changed, and there is no such file. Durable when
     /// this returns.
     ///
     /// # Errors
     /// Why it cannot end so: go back.
     pub fn finish(&mut self) -> Result<u64, String> {
-        if self.undo.count() == 0 {
+        if !self.is_changed {
+            self.put_back()?;
             let _ = self.undo.remove();
             return Ok(0);
         }
         let before = self.undo.image().epochs[0];
-        // X3.
+        // PERSIST: X3.
         self.device.flush().map_err(|error| error.to_string())?;
         let after = signs(&self.device).1;
-        self.undo.finish([before, after]).map_err(|error| self.unkept(&error))?;
+        let left = undo::sum(&self.device, self.undo.old().blocks().collect());
+        let left = left.map_err(|error| error.to_string())?;
+        self.undo.finish([before, after], left).map_err(|error| self.unkept(&error))?;
+        // PERSIST: X3. From here on the undo file is not needed for a whole image.
+        let done = repair_mark::write(&self.device, Some(self.mark_of(RepairState::Done)));
+        done.map_err(|error| error.to_string())?;
         Ok(self.undo.count())
     }
-}
-
-/// Restores what the undo file has. Returns the number of blocks.
-///
-/// # Errors
-/// The reason: the file is damaged, or of another image, or the image was mounted since; the image is in use, or cannot be written.
-pub fn undo(image: &Path, file: &Path) -> Result<u64, String> {
-    let device = Device::open(image, Access::Write).map_err(|error| error.to_string())?;
-    let wrong = |why: String| format!("cannot use the undo file {}: {why}", file.display());
-    let undo = Undo::open(file).map_err(wrong)?;
-    belongs(&undo, &device).map_err(wrong)?;
-    let mut bytes = [0; BLOCK_BYTES];
-    for (n, block) in undo.blocks().iter().enumerate() {
-        undo.read(n, &mut bytes).map_err(|error| wrong(error.to_string()))?;
-        restore(&device, *block, &bytes).map_err(|error| error.to_string())?;
-    }
-    device.flush().map_err(|error| error.to_string())?;
-    Ok(undo.blocks().len() as u64)
-}
-
-/// Gives a block its old bytes. One that has them is not written: a hole of an image on a full disk has no room for zeros.
-fn restore(device: &Device, block: u64, old: &Block) -> heddle_vfs::Result<()> {
-    let addr = u32::try_from(block).map_err(|_| Error::Corrupt("more blocks than F2FS can have".into()))?;
-    let addr = BlockAddr(addr);
-    if *device.block(addr)? == *old { Ok(()) } else { device.write(addr, old) }
-}
-
-/// Returns true if this is the undo file of a repair of the image that was stopped half-way, and that nobody has undone.
-pub fn is_half_repaired(image: &Path, file: &Path) -> bool {
-    // Those of repairs that have ended may be many, and long.
-    if !heddle_undo::is_unfinished(file) {
-        return false;
-    }
-    let Ok(device) = Device::open(image, Access::Read) else { return false };
-    let Ok(undo) = Undo::open(file) else { return false };
-    if undo.is_finished || belongs(&undo, &device).is_err() {
-        return false;
-    }
-    let mut bytes = [0; BLOCK_BYTES];
-    undo.blocks().iter().enumerate().any(|(n, block)| {
-        let is = device.block(BlockAddr(*block as u32));
-        undo.read(n, &mut bytes).is_ok() && is.is_ok_and(|is| *is != bytes)
-    })
-}
-
-/// Checks that these bytes may go back.
-fn belongs(undo: &Undo, device: &Device) -> Result<(), String> {
-    let (of, have) = (undo.image, device.blocks());
-    if of.blocks != have {
-        return Err(format!("it belongs to an image of {} blocks, this one has {have}", of.blocks));
-    }
-    let (uuid, version) = signs(device);
-    let is_unread = |uuid: [u8; 16]| uuid == [0; 16];
-    if uuid != of.uuid && !is_unread(uuid) && !is_unread(of.uuid) {
-        return Err("it belongs to another image".into());
-    }
-    // Before the repair, after it, or in the midst of it; zero: the checkpoint could not be read.
-    let is_since = version != 0 && !of.epochs.contains(&version) && (undo.is_finished || of.epochs[0] != 0);
-    if is_since {
-        return Err("the image was mounted or repaired since: old blocks would overwrite newer ones".into());
-    }
-    Ok(())
 }

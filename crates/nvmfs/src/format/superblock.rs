@@ -14,7 +14,7 @@
 //! | 72  | 8  | first block of the data area | |
 //! | 80  | 8  | when it was made, ns | |
 //! | 88  | 4  | variant | mounting as a variant with another log |
-//! | 92  | 4  | 1: unmounted cleanly | |
+//! | 92  | 4  | 1: unmounted cleanly; 2: a repair stores its blocks | using an image that a repair has left half done |
 //! | 96  | 8  | when it was mounted last, ns | |
 //! | 104 | 4  | seed of every checksum, made with the image | blocks of another image |
 //! | 108 | 20 | unused | |
@@ -33,6 +33,8 @@ pub const VERSION: u32 = 3;
 pub const MOUNTS_MAX: u64 = (1 << 22) - 1;
 /// Largest sequence number: it grows with each write of the superblock, at a mount, an unmount and a repair.
 const SEQUENCE_MAX: u64 = 4 * MOUNTS_MAX;
+/// In place of `clean`, while the blocks of a repair, or of the way back from it, are being stored.
+pub const HALF_REPAIRED: u32 = 2;
 /// Bytes of the superblock.
 pub const SUPERBLOCK_BYTES: usize = 128;
 
@@ -228,6 +230,20 @@ impl Copies {
         whole.max_by_key(|sb| sb.sequence.get())
     }
 
+    /// The whole copies, and their blocks.
+    pub fn whole(&self) -> impl Iterator<Item = (u64, Superblock)> + use<> {
+        let both = [(0, self.first), (self.second_block, self.second)];
+        both.into_iter().filter_map(|(block, found)| match found {
+            FoundSuperblock::Whole(sb) => Some((block, sb)),
+            _ => None,
+        })
+    }
+
+    /// Returns true if a repair was stopped half-way: a cut between the copies leaves the mark on one.
+    pub fn is_half_repaired(&self) -> bool {
+        self.whole().any(|(_, sb)| sb.clean.get() == HALF_REPAIRED)
+    }
+
     /// Returns true if the first copy is whole and the second is not, or is older.
     pub fn first_counts(&self) -> bool {
         match (self.first, self.second) {
@@ -259,7 +275,7 @@ impl Superblock {
             self.inode_dir_block.get() == layout.inode_dir.0,
             self.inode_dir_pointers.get() == layout.chunks_max,
             self.data_block.get() == layout.data.0,
-            self.clean.get() <= 1,
+            self.clean.get() <= HALF_REPAIRED,
             self.unused == [0; 20],
         ];
         signs.into_iter().filter(|sign| *sign).count() >= 4

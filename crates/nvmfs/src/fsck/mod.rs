@@ -41,7 +41,7 @@ pub mod undo;
 pub use catalogue::{CATALOGUE, Code, Entry, Severity};
 pub use log::Figures;
 pub use pass::{Issue, Location};
-pub use repair::{Applied, Verdict, examine};
+pub use repair::{Applied, Verdict, examine, give_up_undo};
 pub use survey::{Inode, Owner, Survey, survey};
 
 /// Why an image cannot be checked at all.
@@ -66,6 +66,15 @@ pub enum FsckError {
         found: u32,
         /// The version that this program knows.
         known: u32,
+    },
+    /// A repair of it was stopped half-way.
+    #[error(
+        "{image} is half repaired: a repair of it was stopped half-way. Go back with its undo file, IMAGE.undo-DATE or what --undo said: \
+         heddle fsck --undo FILE {image}. To give up what only that file has: heddle fsck -y --discard-undo {image}"
+    )]
+    HalfRepaired {
+        /// The image.
+        image: String,
     },
     /// The undo file cannot be used.
     #[error("cannot use the undo file {file}: {why}")]

@@ -1,9 +1,13 @@
 //! Repairing an image: the repair is computed in memory, then written.
 //!
 //! Order  [`examine`] reads and mends a view until no work is left. [`Verdict::apply`] saves the old bytes in the undo file,
-//!        durably, and only then stores the new ones, superblocks last.
+//!        durably, and only then stores the new ones, superblocks last (`stores`).
 
 mod steps;
+mod stores;
+
+pub use stores::give_up_undo;
+pub(super) use stores::{is_half_repaired, store};
 
 use super::FsckError;
 use super::catalogue::{Code, Severity};
@@ -37,8 +41,6 @@ pub struct Verdict {
     changes: Vec<(BlockNo, Words)>,
     /// Mount counts of the image, before the repair and after it.
     epochs: [u64; 2],
-    /// The last block of the image.
-    last: Option<BlockNo>,
     uuid: [u8; 16],
 }
 
@@ -77,16 +79,7 @@ impl Verdict {
     /// old bytes.
     pub fn apply(&self, region: &Region, undo: &Path) -> Result<Applied, FsckError> {
         undo::save(undo, region, self.uuid, self.epochs, self.changes.iter().map(|(block, _)| *block))?;
-        // The second copy is in the last block of the image, not of the device below it.
-        let is_superblock = |block: &BlockNo| [Some(BlockNo(0)), self.last].contains(&Some(*block));
-        for superblocks in [false, true] {
-            for (block, words) in self.changes.iter().filter(|(b, _)| is_superblock(b) == superblocks) {
-                put_block(region, *block, &words[..]);
-            }
-            // PERSIST: the repair is durable before the superblocks that count one more mount, and those
-            // before this function returns.
-            region.fence();
-        }
+        stores::store(region, self.changes.iter().map(|(block, words)| (*block, &words[..])));
         match region.failed() {
             None => Ok(Applied { blocks: self.changes.len() as u64 }),
             Some(why) => {
@@ -97,19 +90,14 @@ impl Verdict {
     }
 }
 
-/// Stores a block, without a fence.
-pub fn put_block(region: &Region, block: BlockNo, words: &[u64]) {
-    for (i, line) in words.chunks_exact(8).enumerate() {
-        let line: [u64; 8] = std::array::from_fn(|w| line[w]);
-        region.nt_line(block.pos().plus(i as u64 * 64), &line);
-    }
-}
-
 /// Checks an image, and computes its repair. Nothing is written. `name` is for messages.
 ///
 /// # Errors
-/// [`FsckError::NotAnImage`], [`FsckError::OtherVersion`].
+/// [`FsckError::NotAnImage`], [`FsckError::OtherVersion`], [`FsckError::HalfRepaired`].
 pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
+    if is_half_repaired(region) {
+        return Err(FsckError::HalfRepaired { image: name.into() });
+    }
     let mut session = Session::default();
     let mut media = Media::new(region);
     let mut verdict = Verdict {
@@ -118,7 +106,6 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
         inodes: 0,
         changes: Vec::new(),
         epochs: [0; 2],
-        last: None,
         uuid: [0; 16],
     };
     for _ in 0..PASSES_MAX {
@@ -133,7 +120,7 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
             (verdict.epochs[0], verdict.uuid) = (image.superblock.epoch.get(), image.superblock.uuid);
             (session.clean, session.epoch) = (image.clean, image.epoch);
         }
-        (verdict.epochs[1], verdict.last) = (image.superblock.epoch.get(), Some(image.layout.last()));
+        verdict.epochs[1] = image.superblock.epoch.get();
         // A repair does not change whether the image was unmounted cleanly; but it counts as a mount.
         let mut pass = Pass::run(
             &media,

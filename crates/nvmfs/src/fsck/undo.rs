@@ -2,8 +2,8 @@
 
 use super::FsckError;
 use super::image::{self};
-use super::media::{BLOCK_WORDS, Media};
-use super::repair::put_block;
+use super::media::Media;
+use super::repair::{is_half_repaired, store};
 use crate::ids::BlockNo;
 use heddle_pmem::{BLOCK_BYTES, Region};
 use heddle_undo::{Image, Undo, Writer};
@@ -25,14 +25,14 @@ pub fn save(
     mut blocks: impl Iterator<Item = BlockNo>,
 ) -> Result<(), FsckError> {
     let blocks_all = region.len_bytes() / BLOCK_BYTES as u64;
-    let created = Writer::create(path, Image { uuid, epochs, blocks: blocks_all });
+    let created = Writer::create(path, Image { uuid, epochs, blocks: blocks_all, repair: 0 });
     let written = created.and_then(|mut undo| {
         let kept = blocks.try_for_each(|block| {
             let mut old = [0; BLOCK_BYTES];
             region.read(block.pos(), &mut old);
             undo.keep(block.0, &old)
         });
-        let done = kept.and_then(|()| undo.finish(epochs));
+        let done = kept.and_then(|()| undo.finish(epochs, 0));
         if done.is_err() {
             // Nothing was changed: nobody needs a part of it.
             let _ = std::fs::remove_file(path);
@@ -49,7 +49,7 @@ pub fn save(
     })
 }
 
-/// Restores the old bytes. Returns the number of blocks.
+/// Restores the old bytes. Returns the number of blocks; 0: all of them are as they were.
 ///
 /// # Errors
 /// [`FsckError::Undo`]: the file is damaged, or of another image, or the image was mounted since.
@@ -80,18 +80,21 @@ pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
             ));
         }
     }
-    let (mut old, mut words) = ([0; BLOCK_BYTES], [0; BLOCK_WORDS]);
-    for (n, block) in undo.blocks().iter().enumerate() {
+    let (mut old, mut is, mut differs) = ([0; BLOCK_BYTES], [0; BLOCK_BYTES], is_half_repaired(region));
+    // All of it is read before the first change.
+    let mut blocks = Vec::new();
+    for (n, block) in undo.blocks().iter().map(|block| BlockNo(*block)).enumerate() {
         undo.read(n, &mut old).map_err(|error| wrong(path, error))?;
-        for (word, bytes) in words.iter_mut().zip(old.as_chunks().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        put_block(region, BlockNo(*block), &words);
+        region.read(block.pos(), &mut is);
+        differs |= is != old;
+        let words: Vec<u64> = old.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+        blocks.push((block, words));
     }
-    // PERSIST: the undo is durable when this returns.
-    region.fence();
+    if differs {
+        store(region, blocks.iter().map(|(block, words)| (*block, &words[..])));
+    }
     match region.failed() {
-        None => Ok(undo.blocks().len() as u64),
+        None => Ok(if differs { blocks.len() as u64 } else { 0 }),
         Some(why) => Err(FsckError::Write { image: name, why: why.to_string() }),
     }
 }

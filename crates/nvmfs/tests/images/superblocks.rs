@@ -156,6 +156,39 @@ fn a_repair_that_counts_several_mounts_can_be_undone() {
     });
 }
 
+/// A part of it was mounted, and the mount made the undo file useless.
+#[test]
+fn a_repair_that_was_cut_is_not_mounted_and_can_be_undone() {
+    let (mut before, _) = image(Variant::Heddle);
+    before[SUPERBLOCK_BYTES + 8] = 1;
+    let last = before.len() - PAGE;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("undo");
+    let mut after = Vec::new();
+    let repair = |region: Region| {
+        examine("cut", &region).unwrap().apply(&region, &file).unwrap();
+        after = bytes_of(&region);
+    };
+    let mut cuts = power_cuts(&before, repair);
+    cuts.extend(power_cuts(&after, |region| _ = undo::restore(&file, &region).unwrap()));
+    let mut seen = 0;
+    for cut in cuts {
+        let is = |whole: &[u8]| cut[SUPERBLOCK_BYTES..last] == whole[SUPERBLOCK_BYTES..last];
+        match mounted(&cut) {
+            Err(VolumeError::HalfRepaired { .. }) => seen += 1,
+            Err(why) => panic!("{why}"),
+            Ok(volume) => {
+                volume.abandon();
+                assert!(is(&before) || is(&after), "a part of it was mounted");
+            }
+        }
+        let region = Region::simulated_from(&cut).0;
+        undo::restore(&file, &region).unwrap();
+        assert!(bytes_of(&region) == before);
+    }
+    assert!(seen > 4, "{seen} images");
+}
+
 #[test]
 fn another_identity_changes_nothing_else() {
     each_variant(|variant| {

@@ -4,15 +4,16 @@ use super::lost_files::LostFiles;
 use super::traced::{self, Ended};
 use anyhow::{Context, Result};
 use heddle_f2fs::Repair;
+use std::ffi::OsString;
 use std::fs::File;
-use std::io::{ErrorKind, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 
 pub(super) const CHECKER: &str = "fsck.f2fs";
 /// Its usual places, for users whose `PATH` lacks them.
-const SYSTEM: &str = "/usr/sbin:/sbin:/usr/local/sbin";
+const SYSTEM: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
 /// The output of the checker.
 pub(super) struct Said {
@@ -21,51 +22,72 @@ pub(super) struct Said {
     pub(super) ended: i32,
 }
 
-/// Asks what is wrong with an image. Returns `None` if the checker is not installed.
-pub(super) fn look(image: &Path) -> Result<Option<Said>> {
-    let started =
-        command(image, "--dry-run", Path::new(".")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let mut child = match started {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        started => started.with_context(|| format!("cannot run {CHECKER}"))?,
-    };
-    if let Some(mut stdin) = child.stdin.take() {
-        // The checker may have ended by now.
-        let _ = stdin.write_all(b"n\nn\nn\n");
+/// The program. It is the same at each run, whatever is put into the directories meanwhile.
+pub(super) struct Checker {
+    program: PathBuf,
+    /// What it gets as `PATH`.
+    path: OsString,
+}
+
+impl Checker {
+    /// Looks for it. An element of `PATH` that is empty or relative would mean another directory at each run, and one where anybody may
+    /// have put a program: it does not count.
+    pub(super) fn installed() -> Option<Checker> {
+        let given = std::env::var_os("PATH").unwrap_or_default();
+        let places = std::env::split_paths(&given).filter(|place| place.is_absolute());
+        let places: Vec<PathBuf> = places.chain(SYSTEM.map(PathBuf::from)).collect();
+        let is_program = |program: &PathBuf| {
+            program.is_file() && rustix::fs::access(program, rustix::fs::Access::EXEC_OK).is_ok()
+        };
+        let program = places.iter().map(|place| place.join(CHECKER)).find(is_program)?;
+        Some(Checker { program, path: std::env::join_paths(&places).ok()? })
     }
-    let said = child.wait_with_output().with_context(|| format!("cannot run {CHECKER}"))?;
-    let issues = issues(&String::from_utf8_lossy(&said.stdout));
-    Ok(Some(Said { issues, ended: said.status.code().unwrap_or(255) }))
-}
 
-/// Repairs the image. Each block is kept before it is changed.
-pub(super) fn repair(
-    image: &Path,
-    repair: &mut Repair,
-    lost: &LostFiles,
-    is_interrupted: &AtomicBool,
-) -> Result<Ended> {
-    let what = || format!("cannot run {CHECKER} traced");
-    // The checker asks whether to keep lost files.
-    let answers = if lost.is_left_to_checker() { b"y\ny\ny\n" } else { b"n\nn\nn\n" };
-    let mut asked = nameless_file()?;
-    asked.write_all(answers).and_then(|()| asked.seek(SeekFrom::Start(0))).with_context(what)?;
-    let mut command = command(image, "-y", &lost.dir());
-    // What it has left to repair is asked afterwards.
-    command.stdin(asked).stdout(Stdio::null());
-    traced::run(&mut command, repair, is_interrupted).with_context(what)
-}
+    /// Asks what is wrong with an image.
+    pub(super) fn look(&self, image: &Path) -> Result<Said> {
+        let what = || format!("cannot run {}", self.program.display());
+        let mut command = self.command(image, "--dry-run", Path::new(".")).with_context(what)?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(what)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // The checker may have ended by now.
+            let _ = stdin.write_all(b"n\nn\nn\n");
+        }
+        let said = child.wait_with_output().with_context(what)?;
+        let issues = issues(&String::from_utf8_lossy(&said.stdout));
+        Ok(Said { issues, ended: said.status.code().unwrap_or(255) })
+    }
 
-fn command(image: &Path, how: &str, dir: &Path) -> Command {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let mut command = Command::new(CHECKER);
-    command
-        .arg(how)
-        .current_dir(dir)
-        .arg(image.canonicalize().unwrap_or_else(|_| PathBuf::from(image)))
-        .env("PATH", format!("{path}:{SYSTEM}"))
-        .stderr(Stdio::null());
-    command
+    /// Repairs the image. Each block is kept before it is changed.
+    pub(super) fn repair(
+        &self,
+        image: &Path,
+        repair: &mut Repair,
+        lost: &LostFiles,
+        is_interrupted: &AtomicBool,
+    ) -> Result<Ended> {
+        let what = || format!("cannot run {} traced", self.program.display());
+        // The checker asks whether to keep lost files.
+        let answers = if lost.is_left_to_checker() { b"y\ny\ny\n" } else { b"n\nn\nn\n" };
+        let mut asked = nameless_file()?;
+        asked.write_all(answers).and_then(|()| asked.seek(SeekFrom::Start(0))).with_context(what)?;
+        let mut command = self.command(image, "-y", &lost.dir()).with_context(what)?;
+        // What it has left to repair is asked afterwards.
+        command.stdin(asked).stdout(Stdio::null());
+        traced::run(&mut command, repair, is_interrupted).with_context(what)
+    }
+
+    /// # Errors
+    /// The image has no path that is right in any directory.
+    fn command(&self, image: &Path, how: &str, dir: &Path) -> io::Result<Command> {
+        let mut command = Command::new(&self.program);
+        command
+            .arg(how)
+            .current_dir(dir)
+            .arg(image.canonicalize()?)
+            .env("PATH", &self.path)
+            .stderr(Stdio::null());
+        Ok(command)
+    }
 }
 
 /// A file in memory: nobody has to read it while the checker runs.

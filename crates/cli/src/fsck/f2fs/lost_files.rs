@@ -7,10 +7,12 @@
 //! If heddle cannot read the image, fsck.f2fs saves the files, in `lost_found` of its working directory. It does not check
 //! names: a name of `../` would lead out of the directory, to any file that the caller may write. So it runs so many
 //! directories deep that no name is long enough to leave them.
+//!
+//! Until the end of the repair everything lies under names that have the repair's number. What a killed repair has left is known by it,
+//! and nothing else is removed: `IMAGE.lost` is its owner's.
 
-use super::save::{Changed, LOST_FOUND, STAGING, Saver};
-use heddle_f2fs::Lost;
-use std::ffi::OsStr;
+use super::save::{Changed, LOST_FOUND, Saver};
+use heddle_f2fs::{Lost, RepairId};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
@@ -26,8 +28,34 @@ const OF_CHECKER: &str = "of_fsck.f2fs";
 /// A directory for lost files. It is removed if no file was lost.
 pub(super) struct LostFiles {
     dir: PathBuf,
+    id: RepairId,
     saver: Saver,
     is_left_to_checker: bool,
+}
+
+/// Names of what a repair works with, below its directory.
+fn staging(RepairId(id): RepairId) -> String {
+    format!(".heddle-{id:016x}-saving")
+}
+
+fn of_checker(RepairId(id): RepairId) -> String {
+    format!(".heddle-{id:016x}-fsck")
+}
+
+/// Where the directories of an image lie, and their name before the number.
+fn places(image: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let image = image.canonicalize().unwrap_or_else(|_| image.into());
+    let is_device = image.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
+    let above = if is_device { Path::new(".") } else { image.parent().unwrap_or(Path::new(".")) };
+    let mut first = above.join(image.file_name().unwrap_or_default()).into_os_string();
+    first.push(".lost");
+    (0..DIRS_MAX).map(move |n| {
+        let mut dir = first.clone();
+        if n > 0 {
+            dir.push(format!(".{n}"));
+        }
+        dir.into()
+    })
 }
 
 impl LostFiles {
@@ -36,19 +64,12 @@ impl LostFiles {
     ///
     /// # Errors
     /// The reason why it cannot be made, and the remedy.
-    pub(super) fn of(image: &Path) -> Result<LostFiles, String> {
-        let image = image.canonicalize().unwrap_or_else(|_| image.into());
-        let is_device = image.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
-        let above = if is_device { Path::new(".") } else { image.parent().unwrap_or(Path::new(".")) };
-        let name = image.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        forget_killed(above, &name);
-        for n in 0..DIRS_MAX {
-            let suffix = if n == 0 { String::new() } else { format!(".{n}") };
-            let dir = above.join(format!("{name}.lost{suffix}"));
+    pub(super) fn of(image: &Path, id: RepairId) -> Result<LostFiles, String> {
+        for dir in places(image) {
             match fs::DirBuilder::new().mode(0o700).create(&dir) {
                 Ok(()) => {
-                    let saver = Saver::of(&dir).map_err(|error| cannot_make(&dir, &error))?;
-                    let lost = LostFiles { dir, saver, is_left_to_checker: false };
+                    let saver = Saver::of(&dir, staging(id)).map_err(|error| cannot_make(&dir, &error))?;
+                    let lost = LostFiles { dir, id, saver, is_left_to_checker: false };
                     return match fs::create_dir_all(lost.dir()) {
                         Ok(()) => Ok(lost),
                         Err(error) => Err(cannot_make(&lost.dir, &error)),
@@ -58,12 +79,12 @@ impl LostFiles {
                 Err(error) => return Err(cannot_make(&dir, &error)),
             }
         }
-        Err(format!("{} has lost files of {DIRS_MAX} repairs: remove some", above.display()))
+        Err(format!("{} has lost files of {DIRS_MAX} repairs: remove some", image.display()))
     }
 
     /// The working directory of the checker.
     pub(super) fn dir(&self) -> PathBuf {
-        (0..=CLIMBS_MAX).fold(self.dir.clone(), |dir, _| dir.join("d"))
+        (0..CLIMBS_MAX).fold(self.dir.join(of_checker(self.id)), |dir, _| dir.join("d"))
     }
 
     /// Heddle cannot read the image: fsck.f2fs is to save the files.
@@ -99,9 +120,12 @@ impl LostFiles {
         self.saver.take_holes()
     }
 
-    /// Removes all of it.
+    /// Removes all that was saved.
     pub(super) fn discard(&mut self) {
-        let _ = fs::remove_dir_all(&self.dir);
+        for made in [LOST_FOUND, OF_CHECKER] {
+            let _ = fs::remove_dir_all(self.dir.join(made));
+        }
+        remove_work(&self.dir, self.id);
     }
 
     /// The directory that holds files now.
@@ -119,7 +143,7 @@ impl LostFiles {
     /// Removes empty directories, from the inside.
     fn take_empty_away(&self) {
         let inside = self.dir();
-        let levels = inside.ancestors().take_while(|dir| dir.file_name() == Some(OsStr::new("d")));
+        let levels = inside.ancestors().take_while(|dir| *dir != self.dir);
         // Each removal fails if the directory holds something.
         levels.chain([self.dir.as_path()]).for_each(|dir| _ = fs::remove_dir(dir));
     }
@@ -132,19 +156,17 @@ impl Drop for LostFiles {
     }
 }
 
-/// Removes what repairs of this image left half saved when they were killed: their undo files have all of it. The image is locked.
-fn forget_killed(above: &Path, name: &str) {
-    for n in 0..DIRS_MAX {
-        let suffix = if n == 0 { String::new() } else { format!(".{n}") };
-        let dir = above.join(format!("{name}.lost{suffix}"));
-        if !dir.exists() {
-            break;
-        }
-        // Only in a directory as `of` makes it.
-        if let Ok(saver) = Saver::of(&dir) {
-            let _ = fs::remove_dir_all(dir.join(STAGING));
-            LostFiles { dir, saver, is_left_to_checker: false }.take_empty_away();
-        }
+/// Removes what a repair of this image left half saved when it was killed. The image has all of it again.
+pub(super) fn forget_killed(image: &Path, id: RepairId) {
+    places(image).take_while(|dir| dir.exists()).for_each(|dir| remove_work(&dir, id));
+}
+
+/// Removes what only this repair can have made, and then its directory if that is empty.
+fn remove_work(dir: &Path, id: RepairId) {
+    let works = [staging(id), of_checker(id)].map(|work| dir.join(work));
+    let removed = works.map(|work| fs::remove_dir_all(work).is_ok());
+    if removed.contains(&true) {
+        let _ = fs::remove_dir(dir);
     }
 }
 
@@ -156,24 +178,26 @@ fn cannot_make(dir: &Path, error: &io::Error) -> String {
 mod tests {
     use super::*;
 
+    const ID: RepairId = RepairId(7);
+
     #[test]
     fn lost_files_lie_beside_the_image_and_no_empty_directory_stays() {
         let place = tempfile::tempdir().unwrap();
         let image = place.path().join("a.img");
         fs::write(&image, "").unwrap();
-        let lost = LostFiles::of(&image).unwrap();
+        let lost = LostFiles::of(&image, ID).unwrap();
         fs::create_dir(lost.dir().join(LOST_FOUND)).unwrap();
         assert_eq!(lost.left(), None);
-        drop(LostFiles::of(&image).unwrap());
+        drop(LostFiles::of(&image, ID).unwrap());
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "the image alone");
-        let lost = LostFiles::of(&image).unwrap();
+        let lost = LostFiles::of(&image, ID).unwrap();
         fs::create_dir(lost.dir().join(LOST_FOUND)).unwrap();
         fs::write(lost.dir().join(LOST_FOUND).join("n"), "x").unwrap();
         let left = lost.left().unwrap();
         drop(lost);
         assert!(left.ends_with("a.img.lost/lost_found") && left.join("n").is_file());
         assert_eq!(fs::read_dir(left.parent().unwrap()).unwrap().count(), 1, "what was lost alone");
-        assert!(LostFiles::of(&image).unwrap().dir.ends_with("a.img.lost.1"));
+        assert!(LostFiles::of(&image, ID).unwrap().dir.ends_with("a.img.lost.1"));
     }
 
     /// The inode of a foreign image may have any name: as root this once overwrote files of the system.
@@ -183,7 +207,7 @@ mod tests {
         let image = place.path().join("a.img");
         fs::write(&image, "").unwrap();
         fs::write(place.path().join("victim"), "precious").unwrap();
-        let lost = LostFiles::of(&image).unwrap();
+        let lost = LostFiles::of(&image, ID).unwrap();
         fs::create_dir(lost.dir().join(LOST_FOUND)).unwrap();
         let names =
             (0..CLIMBS_MAX).map(|climbs| "../".repeat(climbs) + "victim").filter(|name| name.len() <= 255);

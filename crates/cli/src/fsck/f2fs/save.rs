@@ -24,8 +24,6 @@ use std::path::{Path, PathBuf};
 
 /// Where the files of all repairs are, as fsck.f2fs names it.
 pub(super) const LOST_FOUND: &str = "lost_found";
-/// Where those of a repair are until all are there.
-pub(super) const STAGING: &str = "saving";
 const NAME_MAX: usize = 255;
 /// So many names of one inode may be such as a file system refuses: that in a directory, and its own one.
 const NAMES_TRIED: u32 = 2;
@@ -51,6 +49,8 @@ type Written = (Vec<String>, BTreeMap<u32, Vec<u8>>);
 pub(super) struct Saver {
     dir: PathBuf,
     root: OwnedFd,
+    /// Where those of a repair are until all are there.
+    staging: String,
     /// How many are there that have no name any more.
     saved: usize,
     changed: Vec<Changed>,
@@ -63,14 +63,14 @@ impl Saver {
     ///
     /// # Errors
     /// It is another one by now.
-    pub(super) fn of(dir: &Path) -> io::Result<Saver> {
+    pub(super) fn of(dir: &Path, staging: String) -> io::Result<Saver> {
         let root = rustix::fs::open(dir, NEW_DIR, Mode::empty())?;
         // Whoever may rename it may have put another one there.
         let stat = rustix::fs::fstat(&root)?;
         if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
             return Err(io::Error::other("it was replaced by another directory"));
         }
-        Ok(Saver { dir: dir.into(), root, saved: 0, changed: Vec::new(), holes: Vec::new() })
+        Ok(Saver { dir: dir.into(), root, staging, saved: 0, changed: Vec::new(), holes: Vec::new() })
     }
 
     /// How many it has.
@@ -101,7 +101,7 @@ impl Saver {
         let written = self.write(lost, new, need);
         if written.is_err() {
             // What is there is not all, and nobody counts on it.
-            let _ = std::fs::remove_dir_all(self.dir.join(STAGING));
+            let _ = std::fs::remove_dir_all(self.dir.join(&self.staging));
         }
         let (holes, places) = written?;
         self.holes = holes;
@@ -165,7 +165,7 @@ impl Saver {
         let unsaved = |inode: &LostInode, error: io::Error| {
             format!("{}; {} need {}", self.unsaved(inode, &error), files(total), Size(need))
         };
-        let top = new_dir(&self.root, STAGING.as_bytes()).map_err(|errno| failed(errno.into()))?;
+        let top = new_dir(&self.root, self.staging.as_bytes()).map_err(|errno| failed(errno.into()))?;
         let mut writing =
             Writing { lost, names: BTreeMap::new(), inodes, places: BTreeMap::new(), holes: Vec::new() };
         writing.list();
@@ -187,8 +187,13 @@ impl Saver {
 
     /// They are in `lost_found`, with those of earlier repairs.
     fn publish(&self, top: &OwnedFd) -> io::Result<()> {
-        let whole =
-            rustix::fs::renameat_with(&self.root, STAGING, &self.root, LOST_FOUND, RenameFlags::NOREPLACE);
+        let whole = rustix::fs::renameat_with(
+            &self.root,
+            &self.staging,
+            &self.root,
+            LOST_FOUND,
+            RenameFlags::NOREPLACE,
+        );
         if whole != Err(Errno::EXIST) {
             return Ok(whole?);
         }
@@ -201,7 +206,7 @@ impl Saver {
             }
         }
         rustix::fs::fsync(&found)?;
-        Ok(rustix::fs::unlinkat(&self.root, STAGING, AtFlags::REMOVEDIR)?)
+        Ok(rustix::fs::unlinkat(&self.root, &self.staging, AtFlags::REMOVEDIR)?)
     }
 
     /// Where space is needed: the directory itself may be gone when that is read.

@@ -129,7 +129,8 @@ impl Tracer {
     fn judge(&self, process: Process, repair: &mut Repair) -> Result<(), String> {
         let call = match process.call() {
             Ok(Some(call)) => call,
-            Ok(None) => return Ok(()),
+            // It has made it.
+            Ok(None) => return repair.see_to_mark(),
             // It was killed at this stop.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
             Err(error) => return Err(format!("it cannot be traced: {error}")),

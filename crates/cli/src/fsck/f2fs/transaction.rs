@@ -1,24 +1,24 @@
 //! A repair by fsck.f2fs, as a transaction: at its end nothing of the old content is gone, or nothing is changed.
 //!
-//! Order       T1  the image is locked, and an undo file is made (`heddle_f2fs::Repair`).
+//! Order       T1  the image is locked, an undo file is made, and the image marked (`heddle_f2fs::Repair`).
 //!             T2  fsck.f2fs repairs, traced, as often as that leaves other findings than before.
 //!             T3  the image as it was is compared with the image as it is. What is gone, or another content, is saved in `IMAGE.lost`.
-//!             T4  the undo file says that the repair has ended, and stays.
-//! Deaths      heddle is killed in T2 or T3: fsck.f2fs is killed too. The undo file stays, and says that the repair has not ended: the
-//!             next `fsck` tells how to go back. Between, the image may be half repaired.
+//!             T4  undo file and image say that the repair has ended. The undo file stays.
+//! Deaths      heddle is killed in T2 or T3: fsck.f2fs is killed too. The undo file stays, and the image says that its repair has not
+//!             ended: nobody writes it, and the next `fsck` tells how to go back. Between, the image may be half repaired.
 //!             fsck.f2fs is killed, or crashes: heddle goes back.
-//!             A signal asks heddle to end in T2: it goes back. In T3 it finishes first.
+//!             A signal asks heddle to end in T1 or T2: it goes back. In T3 it finishes first.
 //!             No space for the undo file (T2) or for what is gone (T3): heddle goes back.
 //!             Heddle cannot read the image behind the repair: it goes back.
 //! Lock        from T1 to T4 no other heddle takes the image. A device is also held against mounts, but for the time of T2, in which
 //!             fsck.f2fs opens it exclusively, and looks for mounts itself.
 
-use super::checker::{self, CHECKER};
+use super::checker::{CHECKER, Checker};
 use super::lost_files::LostFiles;
 use super::save::Changed;
 use super::traced::Ended;
 use anyhow::Result;
-use heddle_f2fs::{OpenError, Repair};
+use heddle_f2fs::{Earlier, OpenError, Repair};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,12 +29,15 @@ const REPAIRS_MAX: usize = 4;
 
 /// What a repair was asked for.
 pub(super) struct Order<'a> {
+    pub(super) checker: &'a Checker,
     pub(super) image: &'a Path,
     pub(super) undo: &'a Path,
     /// Found before it.
     pub(super) issues: &'a [String],
     /// The node log is given up first.
     pub(super) gives_up_log: bool,
+    /// What an earlier repair that was stopped half-way means.
+    pub(super) earlier: Earlier,
 }
 
 /// A repair that has ended well.
@@ -51,6 +54,8 @@ pub(super) struct Done {
     pub(super) changed: Vec<Changed>,
     /// What of the saved files was damaged before.
     pub(super) holes: Vec<String>,
+    /// Until all of this is told.
+    pub(super) signals: Interrupted,
 }
 
 /// Repairs an image. `Ok(Err(why))`: nothing is changed.
@@ -58,15 +63,16 @@ pub(super) struct Done {
 /// # Errors
 /// The image may be half repaired; the message says how to go back.
 pub(super) fn run(order: &Order<'_>) -> Result<Result<Done, String>> {
-    let mut repair = match Repair::begin(order.image, order.undo) {
+    let signals = Interrupted::watch();
+    let mut repair = match Repair::begin(order.image, order.undo, order.earlier) {
         Ok(repair) => repair,
         Err(why) => return Ok(Err(why)),
     };
-    let mut lost = match LostFiles::of(order.image) {
+    let mut lost = match LostFiles::of(order.image, repair.id()) {
         Ok(lost) => lost,
         Err(why) => return go_back(repair, why),
     };
-    match steps(order, &mut repair, &mut lost) {
+    match steps(order, &mut repair, &mut lost, signals) {
         Ok(done) => Ok(Ok(done)),
         Err(why) => {
             let gone_back = go_back(repair, why)?;
@@ -84,7 +90,13 @@ fn go_back(repair: Repair, why: String) -> Result<Result<Done, String>> {
     }
 }
 
-fn steps(order: &Order<'_>, repair: &mut Repair, lost: &mut LostFiles) -> Result<Done, String> {
+fn steps(
+    order: &Order<'_>,
+    repair: &mut Repair,
+    lost: &mut LostFiles,
+    signals: Interrupted,
+) -> Result<Done, String> {
+    signals.check()?;
     if order.gives_up_log {
         repair.give_up_log()?;
     }
@@ -92,18 +104,20 @@ fn steps(order: &Order<'_>, repair: &mut Repair, lost: &mut LostFiles) -> Result
     if !is_clean {
         let is_read = match repair.is_readable() {
             Ok(()) => true,
-            Err(error @ (OpenError::System { .. } | OpenError::InUse { .. })) => {
-                return Err(error.to_string());
+            Err(OpenError::Unsupported { .. }) => false,
+            Err(error) => {
+                return Err(format!(
+                    "heddle cannot read it, and could not save what a repair takes away: {error}"
+                ));
             }
-            Err(_) => false,
         };
         lost.leave_to_checker(!is_read);
         // It also looks at no device that somebody has open exclusively.
         repair.lend();
-        let helped = repair_while_it_helps(order, repair, lost);
+        let helped = repair_while_it_helps(order, repair, lost, &signals);
         repair.take_back()?;
         is_clean = helped?;
-        if is_read {
+        if is_read && repair.is_changed() {
             let left = |error| format!("{CHECKER} would leave an image that heddle cannot read: {error}");
             lost.save(&repair.losses().map_err(left)?)?;
         }
@@ -111,31 +125,35 @@ fn steps(order: &Order<'_>, repair: &mut Repair, lost: &mut LostFiles) -> Result
             repair.note_checked()?;
         }
     }
+    // Killed behind the end of the repair, nobody would bring the files to their place.
+    let lost_files = lost.left();
     let blocks = repair.finish()?;
     let undo = (blocks > 0).then(|| (repair.undo_file().to_owned(), blocks));
     let (saved, changed, holes) = (lost.count(), lost.take_changed(), lost.take_holes());
-    Ok(Done { is_clean, undo, lost_files: lost.left(), saved, changed, holes })
+    Ok(Done { is_clean, undo, lost_files, saved, changed, holes, signals })
 }
 
 /// Returns true if no issue is left. One repair may leave issues for the next: counts of objects that it has just
 /// removed, with which no mount accepts the image.
-fn repair_while_it_helps(order: &Order<'_>, repair: &mut Repair, lost: &LostFiles) -> Result<bool, String> {
-    let interrupted = Interrupted::watch();
+fn repair_while_it_helps(
+    order: &Order<'_>,
+    repair: &mut Repair,
+    lost: &LostFiles,
+    signals: &Interrupted,
+) -> Result<bool, String> {
     let told = |error: anyhow::Error| format!("{error:#}");
     let mut seen = order.issues.to_vec();
     for _ in 0..REPAIRS_MAX {
-        let ended = checker::repair(order.image, repair, lost, &interrupted.flag);
+        let ended = order.checker.repair(order.image, repair, lost, &signals.flag);
+        repair.see_to_mark()?;
         // Its exit code does not tell whether issues are left: it is 255 if the checker stops at a question.
         match ended.map_err(told)? {
             Ended::Exited(_) => {}
             Ended::Signalled(signal) => return Err(format!("{CHECKER} was ended by signal {signal}")),
             Ended::Stopped(why) => return Err(format!("{CHECKER} was stopped: {why}")),
         }
-        let Some(left) = checker::look(order.image).map_err(told)? else { break };
-        // ORDERING: Relaxed, it says nothing about other memory.
-        if interrupted.flag.load(Relaxed) {
-            return Err("it was interrupted".into());
-        }
+        let left = order.checker.look(order.image).map_err(told)?;
+        signals.check()?;
         if left.issues.is_empty() && left.ended == 0 {
             return Ok(true);
         }
@@ -148,7 +166,7 @@ fn repair_while_it_helps(order: &Order<'_>, repair: &mut Repair, lost: &LostFile
 }
 
 /// Signals that ask this process to end are noted, as long as this is there.
-struct Interrupted {
+pub(super) struct Interrupted {
     flag: Arc<AtomicBool>,
     registered: Vec<signal_hook::SigId>,
 }
@@ -159,6 +177,12 @@ impl Interrupted {
         let register = |signal| signal_hook::flag::register(signal, Arc::clone(&flag)).ok();
         let registered = [SIGINT, SIGTERM, SIGHUP].into_iter().filter_map(register).collect();
         Interrupted { flag, registered }
+    }
+
+    /// Fails if one has come.
+    pub(super) fn check(&self) -> Result<(), String> {
+        // ORDERING: Relaxed, it says nothing about other memory.
+        if self.flag.load(Relaxed) { Err("it was interrupted".into()) } else { Ok(()) }
     }
 }
 

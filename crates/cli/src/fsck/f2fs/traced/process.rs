@@ -2,7 +2,7 @@
 
 use super::calls::Call;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, set_parent_process_death_signal, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, set_parent_process_death_signal};
 use std::fs::{File, Metadata};
 use std::io;
 use std::mem::MaybeUninit;
@@ -56,10 +56,10 @@ pub(super) fn spawn_traced(command: &mut Command) -> io::Result<Pid> {
     Pid::from_raw(child.id() as i32).ok_or_else(|| io::Error::other("it has no number"))
 }
 
-/// Waits for a change of any traced task.
+/// Waits for a change of any traced task, also one that has left this process' group.
 pub(super) fn wait() -> Result<(Pid, Stop), Errno> {
     let options = WaitOptions::from_bits_retain(WAIT);
-    let (pid, status) = waitpid(None, options)?.ok_or(Errno::CHILD)?;
+    let (pid, status) = rustix::process::wait(options)?.ok_or(Errno::CHILD)?;
     let raw = status.as_raw();
     let stop = if libc::WIFEXITED(raw) {
         Stop::Exited(libc::WEXITSTATUS(raw))

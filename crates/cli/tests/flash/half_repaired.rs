@@ -1,0 +1,269 @@
+//! An image whose repair, or whose way back, was killed half-way: it says so itself, by whatever name, and nobody writes it.
+
+use super::lost::lose_name;
+use super::transaction::{checker, with_file};
+use crate::common::{Mounted, Place, Said, command, heddle};
+use heddle_f2fs::checksum::{SEED, checksum};
+use heddle_f2fs::format::{BLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES, Superblock};
+use heddle_f2fs::{F2fs, OpenError, Variant};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The mark of a repair in both superblocks.
+const MARKS: [usize; 2] = [1024 + 3044, 4096 + 1024 + 3044];
+const REPAIRED: &str = "case \"$*\" in *-y*) fsck.f2fs \"$@\"; LATER; touch $T/begun; while :; do sleep 0.05; done;; esac\n\
+                        exec fsck.f2fs \"$@\"";
+
+fn fsck(args: &[&str], image: &OsStr) -> Said {
+    Said::of(command(&["fsck"]).args(args).arg(image).output().unwrap())
+}
+
+fn go_back(undo: &Path, image: &OsStr) -> Said {
+    Said::of(command(&["fsck", "--undo"]).args([undo.as_os_str(), image]).output().unwrap())
+}
+
+/// Kills a repair of the image by this name when fsck.f2fs has written all, and has not ended. A shell runs `later` before that. Returns
+/// what the image was.
+fn kill_repair(place: &Place, name: &OsStr, later: &str) -> Vec<u8> {
+    let before = fs::read(name).unwrap();
+    let path = checker(place, &REPAIRED.replace("LATER", later));
+    let mut command = command(&["fsck", "-y"]);
+    let mut fsck_y = command.arg(name).env("PATH", path).stdout(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    while !place.path("tools/begun").exists() {
+        assert!(began.elapsed() < Duration::from_secs(60) && fsck_y.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    fsck_y.kill().unwrap();
+    fsck_y.wait().unwrap();
+    assert!(fs::read(name).unwrap() != before, "it was killed too early");
+    // The program that it ran dies, too, and then the lock is free.
+    let began = Instant::now();
+    while fsck(&["-n"], name).code == 8 && began.elapsed() < Duration::from_secs(20) {}
+    before
+}
+
+/// The undo files in a directory.
+fn undo_files(dir: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let is_undo = |path: &PathBuf| path.as_os_str().as_bytes().windows(6).any(|part| part == b".undo-");
+    files.filter(is_undo).collect()
+}
+
+/// Each opening for writing is refused, and changes nothing.
+fn nobody_writes(place: &Place, image: &OsStr) {
+    let before = fs::read(image).unwrap();
+    let said =
+        Said::of(command(&["mount", "-o", "log=/dev/null"]).arg(image).arg(place.mnt()).output().unwrap());
+    said.failed(1, &["half repaired", "heddle fsck"]);
+    let refused = |opened: Result<F2fs, OpenError>| matches!(opened, Err(OpenError::HalfRepaired { .. }));
+    assert!(refused(F2fs::open_for_writing(Path::new(image))));
+    assert!(refused(F2fs::open_without_log(Path::new(image), Variant::F2fs)));
+    assert!(fs::read(image).unwrap() == before, "it was written");
+}
+
+/// It was found by the undo file beside it, and only by the name that the repair was asked for: under others it was mounted, or "clean".
+#[test]
+fn a_half_repaired_image_is_written_by_nobody_under_any_name() {
+    for way in ["plain", "symbolic link", "hard link", "other bytes"] {
+        let Some((_alone, place, number)) = with_file(b"x") else { return };
+        place.edit(|image| lose_name(image, 3, number));
+        fs::create_dir(place.path("x")).unwrap();
+        let (link, mut image) = (place.path("x/link"), OsString::from(place.image()));
+        let asked = match way {
+            "plain" => image.clone(),
+            "symbolic link" => std::os::unix::fs::symlink("../image", &link).map(|()| link.into()).unwrap(),
+            "hard link" => fs::hard_link(&image, &link).map(|()| link.into()).unwrap(),
+            _ => {
+                let other = place.path("").join(OsStr::from_bytes(b"a\xffb"));
+                fs::rename(&image, &other).unwrap();
+                image = other.clone().into();
+                other.into()
+            }
+        };
+        let before = kill_repair(&place, &asked, ":");
+        let undo = undo_files(Path::new(&asked).parent().unwrap());
+        assert_eq!(undo.len(), 1, "{way}: {undo:?}");
+        for name in [&asked, &image] {
+            for how in [&[][..], &["-n"], &["-y"], &["-y", "--json"]] {
+                let said = fsck(how, name);
+                assert!(said.code == 4 && said.out.contains("half-way"), "{way}: {}{}", said.out, said.err);
+            }
+            nobody_writes(&place, name);
+        }
+        let said = fsck(&["-y"], &asked);
+        assert!(said.out.contains(&undo[0].display().to_string()), "{way}: {}", said.out);
+        // To read is allowed, with a warning.
+        let mut mount = command(&["mount", "-o", "ro"]);
+        let log = File::create(place.path("log")).unwrap();
+        assert!(mount.arg(&image).arg(place.mnt()).stderr(log).status().unwrap().success());
+        heddle(&["umount", &place.mnt()]).ok();
+        assert!(fs::read_to_string(place.path("log")).unwrap().contains("half repaired"));
+        assert_eq!(go_back(&undo[0], &image).code, 1, "{way}");
+        assert!(fs::read(&image).unwrap() == before, "{way}");
+        // What is as it was is no success of a repair's way back.
+        let again = go_back(&undo[0], &image);
+        assert!(
+            again.code == 0 && again.out.contains("nothing was changed"),
+            "{way}: {}{}",
+            again.out,
+            again.err
+        );
+        assert!(!place.path("image.lost").exists(), "{way}: of the repair that was killed");
+        assert_eq!(fsck(&["-y"], &image).code, 1, "{way}");
+    }
+}
+
+#[test]
+fn a_half_repaired_image_without_undo_file_is_repaired_if_told_so() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let image = OsString::from(place.image());
+    kill_repair(&place, &image, ":");
+    let half = fs::read(&image).unwrap();
+    let old = undo_files(&place.path("")).remove(0);
+    let away = place.path("x");
+    fs::create_dir(&away).unwrap();
+    fs::rename(&old, away.join("kept")).unwrap();
+    let said = fsck(&["-y"], &image);
+    assert!(said.code == 4 && said.out.contains("--discard-undo"), "{}{}", said.out, said.err);
+    fsck(&["--discard-undo"], &image).failed(16, &["-y"]);
+    let said = fsck(&["-y", "--discard-undo"], &image);
+    assert!(said.code != 8 && said.out.contains("is lost"), "{}: {}{}", said.code, said.out, said.err);
+    fsck(&["-n"], &image).ok();
+    // The old file does not fit any more; the new one leads to the half repaired image.
+    let new = undo_files(&place.path("")).remove(0);
+    fsck(&["--undo", away.join("kept").to_str().unwrap()], &image).failed(8, &["repaired since"]);
+    assert_eq!(fsck(&["--undo", new.to_str().unwrap()], &image).code, 1);
+    assert!(fs::read(&image).unwrap() == half);
+    assert_eq!(fsck(&["-n"], &image).code, 4);
+    assert_eq!(fsck(&["--undo", away.join("kept").to_str().unwrap()], &image).code, 1);
+    assert_eq!(fsck(&["-y"], &image).code, 1);
+    drop(Mounted::new(&place, &["-o", "log=/dev/null"]));
+}
+
+/// Whatever fsck.f2fs does to the superblocks, the image stays marked while it is repaired.
+#[test]
+fn the_mark_of_a_repair_outlives_what_the_checker_writes() {
+    for damaged in [None, Some(0), Some(1)] {
+        let Some((_alone, place, number)) = with_file(b"x") else { return };
+        place.edit(|image| {
+            lose_name(image, 3, number);
+            // It repairs one copy from the other.
+            damaged.iter().for_each(|copy| image[copy * BLOCK_BYTES + 1024..][..64].fill(0));
+        });
+        let image = OsString::from(place.image());
+        let before = kill_repair(&place, &image, ":");
+        let bytes = fs::read(&image).unwrap();
+        for (copy, at) in MARKS.into_iter().enumerate() {
+            assert!(bytes[at..at + 8] == *b"HEDDLERB" || damaged == Some(copy), "{damaged:?} {copy}");
+        }
+        nobody_writes(&place, &image);
+        let undo = undo_files(&place.path("")).remove(0);
+        assert_eq!(go_back(&undo, &image).code, 1, "{damaged:?}");
+        assert!(fs::read(&image).unwrap() == before, "{damaged:?}");
+    }
+    // One that overwrites it gets it back before it goes on.
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let old = place.path("old");
+    fs::write(&old, &fs::read(place.image()).unwrap()[..2 * BLOCK_BYTES]).unwrap();
+    let image = OsString::from(place.image());
+    kill_repair(&place, &image, &format!("dd if={} of={} conv=notrunc", old.display(), place.image()));
+    nobody_writes(&place, &image);
+}
+
+/// Both say "clean" of an image that the other was repairing.
+#[test]
+fn nobody_repairs_an_image_while_it_is_checked() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let path = checker(
+        &place,
+        "touch $T/begun; n=0; until [ -e $T/go ] || [ $n = 600 ]; do sleep 0.1; n=$((n+1)); done\nexec fsck.f2fs \"$@\"",
+    );
+    let slow =
+        command(&["fsck", "-y", &place.image()]).env("PATH", path).stdout(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    while !place.path("tools/begun").exists() && began.elapsed() < Duration::from_secs(60) {}
+    let said = heddle(&["fsck", "-y", &place.image()]);
+    fs::write(place.path("tools/go"), "").unwrap();
+    let slow = Said::of(slow.wait_with_output().unwrap());
+    said.failed(8, &["in use"]);
+    assert_eq!(slow.code, 1, "{}{}", slow.out, slow.err);
+}
+
+/// Sets the mark of a repair in both superblocks, with their checksums.
+pub fn set_mark(image: &mut [u8], mark: &[u8; 8]) {
+    for copy in [0, BLOCK_BYTES] {
+        let bytes = &mut image[copy + SUPERBLOCK_OFFSET_BYTES..][..size_of::<Superblock>()];
+        let found = Superblock::mut_from_bytes(bytes).unwrap();
+        found.repair_mark = *mark;
+        let crc = checksum(SEED, &found.as_bytes()[..std::mem::offset_of!(Superblock, crc)]);
+        found.crc.set(crc);
+    }
+}
+
+/// Killed when the undo file says that the repair has ended, and the image not yet; and killed on the way back.
+#[test]
+fn an_end_is_noted_later_and_a_way_back_goes_on() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let (image, before) = (OsString::from(place.image()), fs::read(place.image()).unwrap());
+    let undo = place.text("kept");
+    assert_eq!(fsck(&["-y", "--undo", &undo], &image).code, 1);
+    let repaired = fs::read(&image).unwrap();
+    place.edit(|image| set_mark(image, b"HEDDLERB"));
+    let said = fsck(&["-n"], &image);
+    assert!(said.code == 4 && said.out.contains("heddle fsck -y"), "{}", said.out);
+    nobody_writes(&place, &image);
+    fsck(&["-y"], &image).ok();
+    assert!(fs::read(&image).unwrap() == repaired);
+    // The first of the blocks that differ has its old bytes again.
+    place.edit(|image| set_mark(image, b"HEDDLERU"));
+    let differs =
+        |n: &usize| before[n * BLOCK_BYTES..][..BLOCK_BYTES] != repaired[n * BLOCK_BYTES..][..BLOCK_BYTES];
+    let first = (2..before.len() / BLOCK_BYTES).find(differs).unwrap() * BLOCK_BYTES;
+    place.edit(|image| image[first..][..BLOCK_BYTES].copy_from_slice(&before[first..][..BLOCK_BYTES]));
+    let said = fsck(&["-y"], &image);
+    assert!(said.code == 4 && said.out.contains(&format!("--undo {undo}")), "{}", said.out);
+    nobody_writes(&place, &image);
+    assert_eq!(fsck(&["--undo", &undo], &image).code, 1);
+    assert!(fs::read(&image).unwrap() == before);
+}
+
+/// The checkpoint's version is the same before and after a repair.
+#[test]
+fn an_undo_file_is_refused_after_another_repair_and_after_any_mount() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    let other = {
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        fs::write(mounted.path("other"), "y").unwrap();
+        super::lost::ino(&mounted.path("other"))
+    };
+    place.edit(|image| lose_name(image, 3, number));
+    let image = OsString::from(place.image());
+    let [first, second] = ["one", "two"].map(|name| place.text(name));
+    assert_eq!(fsck(&["-y", "--undo", &first], &image).code, 1);
+    let repaired = fs::read(&image).unwrap();
+    place.edit(|image| lose_name(image, 3, other));
+    let between = fs::read(&image).unwrap();
+    let mut by_hand = std::process::Command::new("sh");
+    by_hand.args(["-c", "yes n | fsck.f2fs -f -y \"$0\""]).arg(&image).output().unwrap();
+    assert!(fs::read(&image).unwrap() != between, "nothing was repaired");
+    fsck(&["--undo", &first], &image).failed(8, &["repaired since"]);
+    fs::write(&image, &between).unwrap();
+    assert_eq!(fsck(&["-y", "--undo", &second], &image).code, 1);
+    fsck(&["--undo", &first], &image).failed(8, &["repaired since"]);
+    assert_eq!(fsck(&["--undo", &second], &image).code, 1);
+    assert!(fs::read(&image).unwrap() == between);
+    // A mount that is killed before its first checkpoint.
+    fs::write(&image, &repaired).unwrap();
+    drop(F2fs::open_for_writing(Path::new(&image)).unwrap());
+    fsck(&["--undo", &first], &image).failed(8, &["repaired since"]);
+}

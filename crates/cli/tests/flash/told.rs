@@ -1,0 +1,179 @@
+//! What `heddle fsck` of an F2FS image leaves, runs and says around a repair.
+
+use super::lost::{lose_name, tree};
+use super::transaction::{checker, with_file};
+use crate::common::{Place, Said, command, heddle};
+use heddle_f2fs::checksum::{SEED, checksum};
+use heddle_f2fs::format::{BLOCK_BYTES, CheckpointHead, SUPERBLOCK_OFFSET_BYTES, Superblock};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use zerocopy::FromBytes;
+
+fn listed(place: &Place) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(place.path(""))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// A repair that gets a signal as soon as there is an undo file.
+fn repair_with(place: &Place, signal: Signal) -> Said {
+    let files = listed(place);
+    let child = command(&["fsck", "-y", &place.image()]).stdout(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    while listed(place).len() == files.len() && began.elapsed() < Duration::from_secs(60) {}
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    Said::of(child.wait_with_output().unwrap())
+}
+
+/// They ended the command, and left files.
+#[test]
+fn a_signal_at_the_begin_of_a_repair_leaves_nothing() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let (before, files) = (fs::read(place.image()).unwrap(), listed(&place));
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
+        let mut said = repair_with(&place, signal);
+        for _ in 0..20 {
+            // It came too late.
+            if said.code == 1 {
+                fs::write(place.image(), &before).unwrap();
+                listed(&place).iter().filter(|name| name.contains(".undo-")).for_each(|name| {
+                    fs::remove_file(place.path(name)).unwrap();
+                });
+                fs::remove_dir_all(place.path("image.lost")).unwrap();
+                said = repair_with(&place, signal);
+            }
+        }
+        assert!(said.code == 4 && said.out.contains("interrupted"), "{signal:?}: {}{}", said.out, said.err);
+        assert_eq!(listed(&place), files, "{signal:?}");
+        assert!(fs::read(place.image()).unwrap() == before, "{signal:?}");
+    }
+}
+
+#[test]
+fn a_repair_is_told_on_stderr_if_stdout_does_not_take_it() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let before = fs::read(place.image()).unwrap();
+    let undo = place.text("kept");
+    for json in [&[][..], &["--json"]] {
+        let full = || File::options().write(true).open("/dev/full").unwrap();
+        let mut run = command(&["fsck", "-y", "--undo", &undo, &place.image()]);
+        let said = Said::of(run.args(json).stdout(full()).stderr(Stdio::piped()).output().unwrap());
+        assert_eq!(said.code, 1 | 8, "{}", said.err);
+        ["cannot write to stdout", "repaired", &undo, "lost_found"]
+            .iter()
+            .for_each(|told| assert!(said.err.contains(told), "{told}: {}", said.err));
+        let mut run = command(&["fsck", "--undo", &undo, &place.image()]);
+        let said = Said::of(run.args(json).stdout(full()).stderr(Stdio::piped()).output().unwrap());
+        assert!(said.code == 1 | 8 && said.err.contains("blocks are as they were"), "{}", said.err);
+        assert!(fs::read(place.image()).unwrap() == before);
+        fs::remove_file(&undo).unwrap();
+    }
+    assert_eq!(heddle(&["fsck", "-y", "--undo", &undo, &place.image()]).code, 1);
+    let said = heddle(&["fsck", "--json", "--undo", &undo, &place.image()]);
+    let report: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!((&report["result"], &report["exit_code"]), (&"restored".into(), &1.into()));
+}
+
+/// A directory named as that of a repair under way was removed, with all that the user had sorted into it.
+#[test]
+fn directories_of_the_user_beside_saved_files_stay() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    for dir in ["image.lost/saving", "image.lost/d/d", "image.lost.1"] {
+        fs::create_dir_all(place.path(dir)).unwrap();
+    }
+    fs::set_permissions(place.path("image.lost"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(place.path("image.lost/saving/mine"), "mine").unwrap();
+    assert_eq!(heddle(&["fsck", "-y", &place.image()]).code, 1);
+    assert_eq!(fs::read(place.path("image.lost/saving/mine")).unwrap(), b"mine");
+    assert!(place.path("image.lost/d/d").is_dir() && place.path("image.lost.1").is_dir());
+    assert_eq!(tree(&place.path("image.lost.2")).len(), 2, "lost_found and its file");
+}
+
+#[test]
+fn no_program_of_the_working_directory_is_run() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    checker(&place, "touch $T/run; exec fsck.f2fs \"$@\"");
+    let tools = place.path("tools");
+    for path in [None, Some(""), Some("."), Some(":/usr/bin"), Some("tools:../tools")] {
+        let mut run = command(&["fsck", "-n", &place.image()]);
+        let run = run.current_dir(&tools).env_remove("PATH").envs(path.map(|path| ("PATH", path)));
+        let said = Said::of(run.output().unwrap());
+        assert!(!place.path("tools/run").exists(), "{path:?}");
+        assert!(said.code == 4 && said.out.contains("fsck.f2fs"), "{path:?}: {}{}", said.out, said.err);
+    }
+}
+
+/// A wrapper such as timeout(1) puts it into a process group of its own.
+#[test]
+fn a_checker_that_leaves_the_process_group_is_followed() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    for way in ["exec setsid -w fsck.f2fs \"$@\"", "exec timeout 60 fsck.f2fs \"$@\""] {
+        let path = checker(&place, way);
+        let undo = place.text("kept");
+        let mut run = command(&["fsck", "-y", "--undo", &undo, &place.image()]);
+        let mut child = run.env("PATH", path).stdout(Stdio::null()).spawn().unwrap();
+        let began = Instant::now();
+        let ended = loop {
+            match child.try_wait().unwrap() {
+                None if began.elapsed() < Duration::from_secs(90) => {
+                    std::thread::sleep(Duration::from_millis(20))
+                }
+                ended => break ended,
+            }
+        };
+        if ended.is_none() {
+            kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(ended.and_then(|status| status.code()), Some(1), "{way}");
+        assert_eq!(heddle(&["fsck", "--undo", &undo, &place.image()]).code, 1);
+        fs::remove_file(undo).unwrap();
+    }
+}
+
+/// fsck.f2fs saved one file of each name, and none of the empty ones, of an image that heddle calls damaged.
+#[test]
+fn an_image_that_heddle_cannot_read_is_not_repaired() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| {
+        lose_name(image, 3, number);
+        let (superblock, _) = Superblock::read_from_prefix(&image[SUPERBLOCK_OFFSET_BYTES..]).unwrap();
+        for pack in [0, 512] {
+            let start = superblock.checkpoint.get() as usize + pack;
+            let head = CheckpointHead::ref_from_prefix(&image[start * BLOCK_BYTES..]).unwrap().0;
+            let last = start + head.pack_blocks.get() as usize - 1;
+            for addr in [start, last] {
+                let block = &mut image[addr * BLOCK_BYTES..][..BLOCK_BYTES];
+                let head = CheckpointHead::mut_from_prefix(block).unwrap().0;
+                // CP_LARGE_NAT_BITMAP: its bitmap would lie elsewhere.
+                head.flags.set(head.flags.get() | 0x400);
+                let at = head.checksum_offset.get() as usize;
+                let crc = checksum(SEED, &block[..at]);
+                block[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+            }
+        }
+    });
+    let (before, files) = (fs::read(place.image()).unwrap(), listed(&place));
+    let said = heddle(&["fsck", "-y", &place.image()]);
+    assert!(
+        said.code == 4 && said.out.contains("nothing was changed"),
+        "{}: {}{}",
+        said.code,
+        said.out,
+        said.err
+    );
+    assert!(said.out.contains("cannot read it"), "{}", said.out);
+    assert!(fs::read(place.image()).unwrap() == before && listed(&place) == files, "{}", said.out);
+}

@@ -1,0 +1,235 @@
+//! Images between two commands: half repaired, repaired, or as before.
+//!
+//! Order       U1  going back is noted in the mark first, and restores the superblocks last: the mark is there until all else is as it was.
+//!                 If it is interrupted, the next one begins anew.
+//!             U2  an undo file counts for an image that has the number of its repair, and for no other: old blocks would overwrite newer
+//!                 ones. If the repair has ended, the blocks must be as it left them, too: another program may have repaired since.
+
+use super::{SUPERBLOCKS, signs};
+use crate::checksum::{SEED, checksum};
+use crate::device::{Access, Device};
+use crate::error::OpenError;
+use crate::format::BLOCK_BYTES;
+use crate::ids::BlockAddr;
+use crate::superblock::repair_mark::{self, RepairId, RepairMark, RepairState};
+use heddle_undo::{Block, Undo};
+use heddle_vfs::Error;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An image that no heddle writes as long as this is there.
+pub struct ReadLock(Device);
+
+impl ReadLock {
+    /// Locks an image for reading.
+    ///
+    /// # Errors
+    /// [`OpenError::InUse`]: somebody writes it. [`OpenError::System`].
+    pub fn of(image: &Path) -> Result<ReadLock, OpenError> {
+        Device::open(image, Access::Read).map(ReadLock)
+    }
+
+    /// Checks that no repair of it was stopped half-way.
+    ///
+    /// # Errors
+    /// [`OpenError::HalfRepaired`].
+    pub fn is_whole(&self) -> Result<(), OpenError> {
+        refuse_half_repaired(&self.0)
+    }
+}
+
+/// Refuses an image of which a repair was stopped half-way, with the way out.
+pub(crate) fn refuse_half_repaired(device: &Device) -> Result<(), OpenError> {
+    let Some(mark) = repair_mark::read(device).filter(|mark| mark.is_half()) else { return Ok(()) };
+    let shown = device.path().display();
+    let way = match undo_file(device.path(), mark.id) {
+        Some((undo, is_finished)) if !is_finished || mark.state == RepairState::GoingBack => {
+            format!("Go back with: heddle fsck --undo {} {shown}", undo.display())
+        }
+        Some(_) => {
+            format!("It had ended but for a note of that, which this makes: heddle fsck -y {shown}")
+        }
+        None => format!(
+            "Its undo file is not here: IMAGE.undo-DATE, or what --undo said. With that file, go back: heddle fsck --undo FILE {shown}. \
+             To give up what only that file has: heddle fsck -y --discard-undo {shown}"
+        ),
+    };
+    Err(OpenError::HalfRepaired { image: device.path().into(), way })
+}
+
+/// The undo file of a repair, and whether it says that the repair has ended. It is looked for beside the image and beside the path by which
+/// the image is named, and in the working directory.
+fn undo_file(image: &Path, RepairId(id): RepairId) -> Option<(PathBuf, bool)> {
+    let above = |path: &Path| {
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        above.unwrap_or(Path::new(".")).to_owned()
+    };
+    let real = image.canonicalize().map(|image| above(&image)).ok();
+    let places = [Some(above(image)), real, Some(PathBuf::from("."))];
+    let files = places.into_iter().flatten().filter_map(|place| Some((place.read_dir().ok()?, place)));
+    let files = files.flat_map(|(entries, place)| {
+        let of_kind = |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_file());
+        entries.filter_map(Result::ok).filter(of_kind).map(move |entry| place.join(entry.file_name()))
+    });
+    let is_its = |file: PathBuf| {
+        let head = heddle_undo::head_of(&file).filter(|head| head.image.repair == id)?;
+        Some((file, head.is_finished))
+    };
+    files.filter_map(is_its).next()
+}
+
+/// Notes the end of a repair that was killed between the end of its undo file and that note. Returns false if there is none.
+///
+/// # Errors
+/// See [`OpenError`]. The image must not be in use.
+pub fn end_repair(image: &Path) -> Result<bool, OpenError> {
+    let device = Device::open(image, Access::Write)?;
+    let Some(RepairMark { id, state: RepairState::UnderWay }) = repair_mark::read(&device) else {
+        return Ok(false);
+    };
+    if !undo_file(image, id).is_some_and(|(file, is_finished)| is_finished && Undo::open(&file).is_ok()) {
+        return Ok(false);
+    }
+    let written = repair_mark::write(&device, Some(RepairMark { id, state: RepairState::Done }));
+    let failed = |error: Error| OpenError::System {
+        image: image.into(),
+        what: "write the superblock of",
+        source: io::Error::other(error.to_string()),
+    };
+    written.map(|()| true).map_err(failed)
+}
+
+/// What an undo file has restored.
+pub struct Restored {
+    /// Number of blocks; 0: all of them were as they had been.
+    pub blocks: u64,
+    /// The repair that had changed them.
+    pub repair: RepairId,
+}
+
+/// Restores what the undo file has.
+///
+/// # Errors
+/// The reason: the file is damaged, or of another image, or the image was mounted since; the image is in use, or cannot be written.
+pub fn undo(image: &Path, file: &Path) -> Result<Restored, String> {
+    let device = Device::open(image, Access::Write).map_err(|error| error.to_string())?;
+    let wrong = |why: String| format!("cannot use the undo file {}: {why}", file.display());
+    let undo = Undo::open(file).map_err(wrong)?;
+    is_of(&undo, &device).map_err(wrong)?;
+    let repair = RepairId(undo.image.repair);
+    let places: std::collections::HashMap<u64, usize> =
+        undo.blocks().iter().enumerate().map(|(n, block)| (*block, n)).collect();
+    let read = |block: u64, bytes: &mut Block| match places.get(&block) {
+        Some(n) => undo.read(*n, bytes),
+        None => Err(io::ErrorKind::NotFound.into()),
+    };
+    if !differs(&device, undo.blocks(), read).map_err(|error| wrong(error.to_string()))? {
+        return Ok(Restored { blocks: 0, repair });
+    }
+    is_last(&undo, &device).map_err(wrong)?;
+    let blocks = restore(&device, repair, undo.blocks().to_vec(), read).map_err(|error| error.to_string())?;
+    Ok(Restored { blocks, repair })
+}
+
+fn differs(
+    device: &Device,
+    blocks: &[u64],
+    old: impl Fn(u64, &mut Block) -> io::Result<()>,
+) -> heddle_vfs::Result<bool> {
+    let mut bytes = [0; BLOCK_BYTES];
+    for block in blocks {
+        old(*block, &mut bytes).map_err(|error| Error::Io(error.to_string()))?;
+        // One that cannot be read may be restored by a write.
+        if !device.block(addr(*block)?).is_ok_and(|is| *is == bytes) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn addr(block: u64) -> heddle_vfs::Result<BlockAddr> {
+    u32::try_from(block).map(BlockAddr).map_err(|_| Error::Corrupt("more blocks than F2FS can have".into()))
+}
+
+/// Gives blocks their old bytes, the superblocks last (U1). Returns their number. One that has its bytes is not written: a hole of an image
+/// on a full disk has no room for zeros. Durable when this returns.
+pub(super) fn restore(
+    device: &Device,
+    id: RepairId,
+    mut blocks: Vec<u64>,
+    old: impl Fn(u64, &mut Block) -> io::Result<()>,
+) -> heddle_vfs::Result<u64> {
+    blocks.sort_unstable();
+    let behind = blocks.partition_point(|block| *block < SUPERBLOCKS.end);
+    let (superblocks, others) = blocks.split_at(behind);
+    // Nothing was changed, nor marked, before both superblocks were kept.
+    if superblocks.len() as u64 == SUPERBLOCKS.end {
+        // PERSIST: U1.
+        repair_mark::write(device, Some(RepairMark { id, state: RepairState::GoingBack }))?;
+    }
+    let mut bytes = [0; BLOCK_BYTES];
+    for part in [others, superblocks] {
+        for block in part {
+            let addr = addr(*block)?;
+            old(*block, &mut bytes).map_err(|error| Error::Io(error.to_string()))?;
+            if !device.block(addr).is_ok_and(|is| *is == bytes) {
+                device.write(addr, &bytes)?;
+            }
+        }
+        // PERSIST: U1.
+        device.flush()?;
+    }
+    Ok(blocks.len() as u64)
+}
+
+/// Checksum of the blocks as they are, without the superblocks, which a mark changes.
+pub(super) fn sum(device: &Device, mut blocks: Vec<u64>) -> heddle_vfs::Result<u32> {
+    blocks.sort_unstable();
+    let mut sum = SEED;
+    for block in blocks.into_iter().filter(|block| !SUPERBLOCKS.contains(block)) {
+        sum = checksum(sum, &device.block(addr(block)?)?[..]);
+    }
+    Ok(sum)
+}
+
+/// Checks that the undo file is of this image.
+fn is_of(undo: &Undo, device: &Device) -> Result<(), String> {
+    let (of, have) = (undo.image, device.blocks());
+    if of.blocks != have {
+        return Err(format!("it belongs to an image of {} blocks, this one has {have}", of.blocks));
+    }
+    let is_unread = |uuid: [u8; 16]| uuid == [0; 16];
+    let uuid = signs(device).0;
+    if uuid != of.uuid && !is_unread(uuid) && !is_unread(of.uuid) {
+        return Err("it belongs to another image".into());
+    }
+    Ok(())
+}
+
+/// Checks that nothing has changed the image since its repair (U2).
+fn is_last(undo: &Undo, device: &Device) -> Result<(), String> {
+    let (uuid, version) = signs(device);
+    let of = undo.image;
+    let mark = repair_mark::read(device);
+    // Without a mark no superblock can be read.
+    let is_its = mark.map_or(uuid == [0; 16], |mark| mark.id.0 == of.repair);
+    let is_half = mark.is_some_and(RepairMark::is_half);
+    if is_half && !is_its {
+        return Err(
+            "another repair of the image was stopped half-way: its undo file is to be used first".into()
+        );
+    }
+    // Before the repair, after it, or in the midst of it; zero: the checkpoint could not be read.
+    let is_since = version != 0 && !of.epochs.contains(&version) && (undo.is_finished || of.epochs[0] != 0);
+    let is_as_left = || sum(device, undo.blocks().to_vec()).is_ok_and(|sum| sum == undo.left);
+    let shown = device.path().display();
+    match (is_its && !is_since, is_half) {
+        (true, true) => Ok(()),
+        (true, false) if is_as_left() => Ok(()),
+        (_, true) => Err(format!(
+            "the image was mounted since, by another system: old blocks would overwrite newer ones. To go on without the file: heddle \
+             fsck -y --discard-undo {shown}"
+        )),
+        _ => Err("the image was mounted or repaired since: old blocks would overwrite newer ones".into()),
+    }
+}

@@ -1,0 +1,75 @@
+//! Stores the blocks of a repair, or of the way back, so that a kill or a power cut half-way is seen.
+//!
+//! Crash order N1  each whole copy of the superblock says "half repaired", durably.
+//!             N2  all other blocks are durable.
+//!             N3  the superblocks get their new bytes, or the old ones back: the mark goes.
+
+use crate::format::superblock::{Copies, HALF_REPAIRED, SUPERBLOCK_BYTES, Superblock};
+use crate::fsck::media::BLOCK_WORDS;
+use crate::ids::BlockNo;
+use heddle_pmem::{BLOCK_BYTES, Region};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+fn copies(region: &Region) -> Copies {
+    Copies::read(region.len_bytes() / BLOCK_BYTES as u64, &|block| {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        region.read(BlockNo(block).pos(), &mut bytes);
+        bytes
+    })
+}
+
+/// Was a repair stopped half-way?
+pub fn is_half_repaired(region: &Region) -> bool {
+    copies(region).is_half_repaired()
+}
+
+/// Takes the mark away, and leaves everything else as it is.
+pub fn give_up_undo(region: &Region) {
+    for (block, sb) in copies(region).whole().filter(|(_, sb)| sb.clean.get() == HALF_REPAIRED) {
+        put_superblock(region, block, Superblock { clean: U32::new(0), ..sb });
+    }
+}
+
+fn put_superblock(region: &Region, block: u64, superblock: Superblock) {
+    region.nt_write(BlockNo(block).pos(), superblock.sealed().as_bytes());
+    // PERSIST: one copy is whole while the other one is written.
+    region.fence();
+}
+
+/// Stores blocks with their new words. Durable when this returns, unless the region has failed.
+pub fn store<'w>(region: &Region, blocks: impl Iterator<Item = (BlockNo, &'w [u64])> + Clone) {
+    let copies = copies(region);
+    let whole: Vec<(u64, Superblock)> = copies.whole().collect();
+    for (block, sb) in &whole {
+        // PERSIST: N1.
+        put_superblock(region, *block, Superblock { clean: U32::new(HALF_REPAIRED), ..*sb });
+    }
+    let is_superblock = |block: BlockNo| [0, copies.second_block].contains(&block.0);
+    blocks
+        .clone()
+        .filter(|(block, _)| !is_superblock(*block))
+        .for_each(|(block, words)| put(region, block, words));
+    // PERSIST: N2.
+    region.fence();
+    for (block, words) in blocks.clone().filter(|(block, _)| is_superblock(*block)) {
+        put(region, block, words);
+        // PERSIST: N3. One copy is whole while the other one is written.
+        region.fence();
+    }
+    for (at, sb) in whole {
+        if !blocks.clone().any(|(block, _)| block.0 == at) {
+            let clean = if sb.clean.get() == HALF_REPAIRED { U32::new(0) } else { sb.clean };
+            put_superblock(region, at, Superblock { clean, ..sb });
+        }
+    }
+}
+
+/// Stores a block, without a fence.
+fn put(region: &Region, block: BlockNo, words: &[u64]) {
+    debug_assert_eq!(words.len(), BLOCK_WORDS);
+    for (i, line) in words.chunks_exact(8).enumerate() {
+        let line: [u64; 8] = std::array::from_fn(|w| line[w]);
+        region.nt_line(block.pos().plus(i as u64 * 64), &line);
+    }
+}
