@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Sizes at which something changes: inline, one block, the inode's pointers, direct and indirect nodes.
@@ -165,10 +166,23 @@ pub fn open_with_log_of(path: &Path, variant: Variant, len_bytes: u64) -> Result
     }
     let (at, how) = (path.with_extension("nvm"), heddle_pmem::OpenOptions::default());
     let (region, state) = match at.exists() {
-        true => (Region::open(&at, &how), LogState::Made),
+        true => (reopened(&at, &how), LogState::Made),
         false => (Region::create(&at, len_bytes, &how), LogState::Free),
     };
     F2fs::open_with_log(path, variant, LogRegion { region: region.unwrap(), state, discard: false })
+}
+
+/// Opens a log that this process has just closed. A child that another test starts inherits the lock, until it has executed its program.
+fn reopened(log: &Path, how: &heddle_pmem::OpenOptions<'_>) -> heddle_pmem::Result<Region> {
+    let began = Instant::now();
+    loop {
+        match Region::open(log, how) {
+            Err(heddle_pmem::Error::InUse { .. }) if began.elapsed() < Duration::from_secs(10) => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            opened => return opened,
+        }
+    }
 }
 
 /// Appends pieces to an empty file of a nearly empty image until there is no space: nearly all that was available is in it then, in
