@@ -146,7 +146,7 @@ fn what_is_left_of_a_first_copy_leads_to_the_second() {
     let no_size = Superblock { blocks_total: U64::new(3), ..whole };
     assert_eq!(sequence(&found(no_size)), Some(8), "found by its inode pointers");
     // Three signs of seven are too few.
-    let rest = Superblock { magic: [0; 8], version: U32::ZERO, clean: U32::new(2), unused: [1; 20], ..whole };
+    let rest = Superblock { magic: [0; 8], version: U32::ZERO, clean: U32::new(3), unused: [1; 20], ..whole };
     assert_eq!((sequence(&found(rest)), found(rest).blocks()), (None, None));
     let four = Superblock { unused: [0; 20], ..rest };
     assert_eq!(sequence(&found(four)), Some(8));
