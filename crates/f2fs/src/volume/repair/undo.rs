@@ -15,6 +15,7 @@ use crate::superblock::repair_mark::{self, RepairId, RepairMark, RepairState};
 use heddle_undo::{Block, Undo};
 use heddle_vfs::Error;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// An image that no heddle writes as long as this is there.
@@ -58,7 +59,8 @@ pub(crate) fn refuse_half_repaired(device: &Device) -> Result<(), OpenError> {
 }
 
 /// The undo file of a repair, and whether it says that the repair has ended. It is looked for beside the image and beside the path by which
-/// the image is named, and in the working directory.
+/// the image is named, and in the working directory. One of another user does not count: anybody who reads the image knows the number,
+/// and the caller would be told to write that user's bytes.
 fn undo_file(image: &Path, RepairId(id): RepairId) -> Option<(PathBuf, bool)> {
     let above = |path: &Path| {
         let above = path.parent().filter(|above| !above.as_os_str().is_empty());
@@ -68,8 +70,11 @@ fn undo_file(image: &Path, RepairId(id): RepairId) -> Option<(PathBuf, bool)> {
     let places = [Some(above(image)), real, Some(PathBuf::from("."))];
     let files = places.into_iter().flatten().filter_map(|place| Some((place.read_dir().ok()?, place)));
     let files = files.flat_map(|(entries, place)| {
-        let of_kind = |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_file());
-        entries.filter_map(Result::ok).filter(of_kind).map(move |entry| place.join(entry.file_name()))
+        let counts = |entry: &std::fs::DirEntry| {
+            let owners = [0, rustix::process::geteuid().as_raw()];
+            entry.metadata().is_ok_and(|meta| meta.is_file() && owners.contains(&meta.uid()))
+        };
+        entries.filter_map(Result::ok).filter(counts).map(move |entry| place.join(entry.file_name()))
     });
     let is_its = |file: PathBuf| {
         let head = heddle_undo::head_of(&file).filter(|head| head.image.repair == id)?;
