@@ -54,10 +54,11 @@ impl Scratch {
     }
 
     fn make(base: &Path) -> Result<Scratch> {
+        // Before there is a directory: a signal from now on removes it.
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals")?;
         let (dir, lock) = left::make_in(base)?;
         let on_tmpfs = rustix::fs::statfs(&dir).is_ok_and(|s| s.f_type as u64 == TMPFS_MAGIC);
         let scratch = Scratch { dir, on_tmpfs, mounts: Arc::default(), _lock: lock };
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals")?;
         let (dir, mounts) = (scratch.dir.clone(), scratch.mounts.clone());
         std::thread::spawn(move || {
             if signals.forever().next().is_some() {
