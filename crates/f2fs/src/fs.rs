@@ -313,7 +313,7 @@ impl FileSystem for F2fs {
             check_same_inode(handle, inode)?;
             check_regular(inode)?;
             let end = inode.size_bytes.min(offset.saturating_add(len_bytes));
-            if offset < end { self.has_space_for(inode, offset, end) } else { Ok(()) }
+            if offset < end { self.check_space_for(inode, offset, end) } else { Ok(()) }
         })
     }
 
@@ -545,7 +545,7 @@ impl F2fs {
             let look = |inode: &Inode| {
                 inode.check_allowed(alteration)?;
                 if at == offset && matches!(op, RangeOp::Allocate { .. } | RangeOp::Zero { .. }) {
-                    self.has_space_for(inode, offset, end)?;
+                    self.check_space_for(inode, offset, end)?;
                 }
                 let piece_end = self.media.piece_end(inode, op, at, end)?;
                 // Only the last piece changes the size.
@@ -560,7 +560,7 @@ impl F2fs {
     }
 
     /// Checked before anything is reserved: most impossible requests are mistakes.
-    fn has_space_for(&self, inode: &Inode, offset: u64, end: u64) -> Result<()> {
+    fn check_space_for(&self, inode: &Inode, offset: u64, end: u64) -> Result<()> {
         let pages = pages_of(offset, end);
         let space = self.media.space()?;
         inode.check_room_to(pages.end)?;

@@ -16,6 +16,7 @@ pub(crate) mod varmail;
 
 use crate::config::Job;
 use crate::ops::{Ops, Result};
+use crate::path::RelPath;
 use crate::recorder::Recorder;
 
 /// A worker's context: the interface of the file system, the job, and the worker's number.
@@ -23,6 +24,16 @@ pub(crate) struct WorkerContext<'a, O> {
     pub ops: &'a O,
     pub job: &'a Job,
     pub me: usize,
+}
+
+impl<O: Ops> WorkerContext<'_, O> {
+    /// Makes the worker's own directory, and an empty file in it. Returns the file's path.
+    pub(crate) fn make_own_file(&self) -> Result<RelPath> {
+        self.ops.mkdir(&RelPath::new(format_args!("{}", self.me)))?;
+        let path = RelPath::new(format_args!("{}/data", self.me));
+        self.ops.close(self.ops.create(&path)?)?;
+        Ok(path)
+    }
 }
 
 /// What to do after one operation.

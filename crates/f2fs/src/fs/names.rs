@@ -189,7 +189,7 @@ impl F2fs {
                 return Err(Error::NotDirectory);
             }
             self.may_add(cred, &above)?;
-            self.has_room_for_orphan()?;
+            self.check_room_for_orphan()?;
             let (plan, need) = self.media.plan(cred, &node, &above)?;
             Ok(((locked, plan), need))
         };
@@ -306,7 +306,7 @@ impl F2fs {
                 (true, true) if !self.media.is_empty_dir(&child)? => return Err(Error::NotEmpty),
                 _ => {}
             }
-            self.has_room_for_orphan()?;
+            self.check_room_for_orphan()?;
             let loss = self.loss_of(&above, name, &child)?;
             let need = if breaks(Breach::RemovalNeedsSpace) { Need::NODE } else { Need::NONE };
             Ok(((locked, found, loss), need))
@@ -322,7 +322,7 @@ impl F2fs {
     }
 
     /// A checkpoint lists the open inodes without a name; its pack has room for a limited number.
-    fn has_room_for_orphan(&self) -> Result<()> {
+    fn check_room_for_orphan(&self) -> Result<()> {
         let most = crate::checkpoint::write::orphans_max(&self.media.geometry);
         if self.checkpoint_state().orphans.len() < most { Ok(()) } else { Err(Error::NoSpace) }
     }
@@ -395,7 +395,7 @@ impl F2fs {
             return Ok(None);
         }
         let loss = self.may_move(cred, m, dirs)?;
-        self.has_room_for_orphan()?;
+        self.check_room_for_orphan()?;
         Ok(Some(loss))
     }
 

@@ -7,7 +7,6 @@
 use super::{Bench, Next, WorkerContext};
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page_pattern::{Fill, Owner, PAGE_BYTES, POISON, Page};
-use crate::path::RelPath;
 use crate::recorder::Recorder;
 use zerocopy::IntoBytes;
 
@@ -49,9 +48,7 @@ impl<O: Ops> Append<O> {
 
 impl<O: Ops> Bench<O> for Append<O> {
     fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
-        worker.ops.mkdir(&RelPath::new(format_args!("{}", worker.me)))?;
-        let path = RelPath::new(format_args!("{}/data", worker.me));
-        worker.ops.close(worker.ops.create(&path)?)?;
+        let path = worker.make_own_file()?;
         let owner = Owner(worker.me as u64);
         let fill = if worker.job.faithful { Fill::Zeros } else { Fill::Stamped };
         Ok(Append {

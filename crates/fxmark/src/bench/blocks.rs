@@ -127,28 +127,23 @@ impl<O: Ops> Blocks<O> {
     }
 }
 
-fn path<O>(worker: &WorkerContext<'_, O>) -> (RelPath, bool) {
-    let private = matches!(worker.job.workload, Workload::DRBL | Workload::DWOL | Workload::DWSL);
-    let path = match private {
-        true => RelPath::new(format_args!("{}/data", worker.me)),
-        false => RelPath::new(format_args!("share")),
-    };
-    (path, private)
+/// The file of workloads in which all workers share one.
+fn shared_path() -> RelPath {
+    RelPath::new(format_args!("share"))
+}
+
+fn is_private(job: &Job) -> bool {
+    matches!(job.workload, Workload::DRBL | Workload::DWOL | Workload::DWSL)
 }
 
 impl<O: Ops> Bench<O> for Blocks<O> {
     fn lay_out(worker: &WorkerContext<'_, O>) -> Result<()> {
-        let (path, private) = path(worker);
-        if private { Ok(()) } else { worker.ops.close(worker.ops.create(&path)?) }
+        if is_private(worker.job) { Ok(()) } else { worker.ops.close(worker.ops.create(&shared_path())?) }
     }
 
     fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
         let (job, ops) = (worker.job, worker.ops);
-        let (path, private) = path(worker);
-        if private {
-            ops.mkdir(&RelPath::new(format_args!("{}", worker.me)))?;
-            ops.close(ops.create(&path)?)?;
-        }
+        let path = if is_private(job) { worker.make_own_file()? } else { shared_path() };
         let high = job.workload == Workload::DRBH;
         let owner = Owner(if high { 0 } else { worker.me as u64 });
         let fill = if job.faithful { Fill::Zeros } else { Fill::Stamped };

@@ -10,7 +10,6 @@ use crate::Workload;
 use crate::config::{Access, Job};
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page_pattern::{Fill, Owner, PAGE_BYTES, POISON, Page, WORDS};
-use crate::path::RelPath;
 use crate::random::Random;
 use crate::recorder::Recorder;
 use zerocopy::IntoBytes;
@@ -113,9 +112,7 @@ impl<O: Ops> Bench<O> for Calls<O> {
     fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
         let (job, ops) = (worker.job, worker.ops);
         let owner = Owner(worker.me as u64);
-        ops.mkdir(&RelPath::new(format_args!("{}", worker.me)))?;
-        let path = RelPath::new(format_args!("{}/data", worker.me));
-        ops.close(ops.create(&path)?)?;
+        let path = worker.make_own_file()?;
         let pages =
             || (0..job.call_bytes.div_ceil(PAGE_BYTES)).map(|_| *Fill::Stamped.blank(owner)).collect();
         let mut bench = Calls {

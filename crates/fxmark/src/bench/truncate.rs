@@ -8,7 +8,6 @@
 use super::{Bench, Next, WorkerContext};
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page_pattern::{Fill, Owner, PAGE_BYTES, POISON, Page};
-use crate::path::RelPath;
 use crate::recorder::Recorder;
 use zerocopy::IntoBytes;
 
@@ -47,22 +46,20 @@ impl<O: Ops> Truncate<O> {
         worker.ops.fsync(&self.file)
     }
 
-    fn is_page(&mut self, worker: &WorkerContext<'_, O>, page: u64, seq: u64) -> Result<()> {
+    fn check_page(&mut self, worker: &WorkerContext<'_, O>, page: u64, seq: u64) -> Result<()> {
         self.back.words.fill(POISON);
         worker.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
         self.fill.check(&self.back, self.owner, page, seq)
     }
 
-    fn is_sized(&self, worker: &WorkerContext<'_, O>, pages: u64) -> Result<()> {
+    fn check_size(&self, worker: &WorkerContext<'_, O>, pages: u64) -> Result<()> {
         Failure::wrong("file size", worker.ops.size(&self.file)?, pages * PAGE_BYTES)
     }
 }
 
 impl<O: Ops> Bench<O> for Truncate<O> {
     fn prepare(worker: &WorkerContext<'_, O>) -> Result<Self> {
-        worker.ops.mkdir(&RelPath::new(format_args!("{}", worker.me)))?;
-        let path = RelPath::new(format_args!("{}/data", worker.me));
-        worker.ops.close(worker.ops.create(&path)?)?;
+        let path = worker.make_own_file()?;
         let owner = Owner(worker.me as u64);
         let fill = if worker.job.faithful { Fill::Zeros } else { Fill::Stamped };
         let mut bench = Truncate {
@@ -98,23 +95,23 @@ impl<O: Ops> Bench<O> for Truncate<O> {
     }
 
     fn check(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
-        self.is_sized(worker, self.pages)?;
-        (0..self.pages).try_for_each(|page| self.is_page(worker, page, 0))?;
+        self.check_size(worker, self.pages)?;
+        (0..self.pages).try_for_each(|page| self.check_page(worker, page, 0))?;
         self.shrink(worker, 1)
     }
 
     fn prove(&mut self, worker: &WorkerContext<'_, O>) -> Result<()> {
         self.extend(worker)?;
-        self.is_sized(worker, 2)?;
-        self.is_page(worker, 1, self.seq)?;
+        self.check_size(worker, 2)?;
+        self.check_page(worker, 1, self.seq)?;
         self.shrink(worker, 1)?;
-        self.is_sized(worker, 1)?;
+        self.check_size(worker, 1)?;
         // The truncated block must not reappear when the file grows over it.
         worker.ops.truncate(&self.file, 2 * PAGE_BYTES)?;
         self.back.words.fill(POISON);
         worker.ops.read(&self.file, PAGE_BYTES, self.back.as_mut_bytes())?;
         Fill::Zeros.check(&self.back, self.owner, 1, self.seq)?;
         self.shrink(worker, 1)?;
-        self.is_page(worker, 0, 0)
+        self.check_page(worker, 0, 0)
     }
 }
