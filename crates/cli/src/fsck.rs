@@ -230,6 +230,7 @@ fn ask(name: &str) -> bool {
 
 /// `IMAGE.undo-20260101T120000`, with a number behind it if there are several of one second.
 fn undo_name(image: &Path) -> PathBuf {
+    let image = beside(image);
     let stamp = heddle_console::clock::stamp();
     let name = |n: u32| {
         let mut name = image.as_os_str().to_owned();
@@ -240,6 +241,17 @@ fn undo_name(image: &Path) -> PathBuf {
         PathBuf::from(name)
     };
     (0..).map(name).find(|name| name.symlink_metadata().is_err()).unwrap_or_else(|| name(0))
+}
+
+/// What the names of files beside the image begin with. Those of a device lie in the command's working directory: what is in `/dev` is gone
+/// at the next start. By a symbolic link they lie beside the image, where the next command looks for them.
+fn beside(image: &Path) -> PathBuf {
+    let is_device = image.metadata().is_ok_and(|meta| !meta.is_file());
+    match image.file_name().filter(|_| is_device) {
+        Some(name) => name.into(),
+        None if image.is_symlink() => image.canonicalize().unwrap_or_else(|_| image.into()),
+        None => image.into(),
+    }
 }
 
 fn counts(verdict: &Verdict, severity: Severity) -> usize {

@@ -15,7 +15,6 @@ use heddle_console::output::{self, Sink};
 use heddle_f2fs::{Earlier, F2fs, OpenError, ReadLock, Restored};
 use save::Changed;
 use serde::Serialize;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use transaction::{Done, Order};
 
@@ -319,7 +318,7 @@ fn by_checker(
         found.hindered = hindrance(image);
         if found.hindered.is_none() {
             *lock = None;
-            let undo = args.undo.clone().unwrap_or_else(|| undo_name(&beside(image)));
+            let undo = args.undo.clone().unwrap_or_else(|| undo_name(image));
             let earlier = if is_half { Earlier::GivenUp } else { Earlier::Counts };
             let (issues, gives_up_log) = (issues.as_slice(), is_logged);
             match transaction::run(&Order { checker, image, undo: &undo, issues, gives_up_log, earlier })? {
@@ -338,15 +337,6 @@ fn by_checker(
     }
     found.issues = issues;
     Ok(found)
-}
-
-/// What the names of files beside the image begin with. Those of a device lie in the command's working directory.
-fn beside(image: &Path) -> PathBuf {
-    let is_device = image.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
-    match image.file_name().filter(|_| is_device) {
-        Some(name) => name.into(),
-        None => image.into(),
-    }
 }
 
 /// The reason why no program could repair the image.

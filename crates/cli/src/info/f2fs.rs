@@ -21,6 +21,8 @@ struct F2fsInfo {
     features: String,
     clean: bool,
     needs_fsck: bool,
+    /// A repair was stopped half-way: `heddle fsck` tells the way out.
+    half_repaired: bool,
     checkpoint_version: u64,
     blocks_user: u64,
     blocks_valid: u64,
@@ -69,6 +71,7 @@ pub fn run(image: &Path, json: bool, files: bool) -> Result<()> {
         features: info.feature_names.clone(),
         clean: info.clean,
         needs_fsck: info.needs_fsck,
+        half_repaired: info.is_half_repaired,
         checkpoint_version: info.checkpoint_version,
         blocks_user: info.blocks_user,
         blocks_valid: info.blocks_valid,
@@ -126,6 +129,10 @@ fn text(f2fs: &F2fsInfo, info: &Info) -> String {
         false => state,
     };
     let state = if f2fs.needs_fsck { format!("{state}; Linux asks for fsck.f2fs") } else { state };
+    let state = match f2fs.half_repaired {
+        true => format!("half repaired: a repair of it was stopped; the way out: heddle fsck {}", f2fs.image),
+        false => state,
+    };
     let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
     let rows = [
         ("image", f2fs.image.clone()),

@@ -87,8 +87,12 @@ fn a_half_repaired_image_is_written_by_nobody_under_any_name() {
             }
         };
         let before = kill_repair(&place, &asked, ":");
-        let undo = undo_files(Path::new(&asked).parent().unwrap());
+        // By a symbolic link, too, it lies beside the image.
+        let beside = if way == "symbolic link" { &image } else { &asked };
+        let undo = undo_files(Path::new(beside).parent().unwrap());
         assert_eq!(undo.len(), 1, "{way}: {undo:?}");
+        let info = Said::of(command(&["info"]).arg(&image).output().unwrap());
+        assert!(info.code == 0 && info.out.contains("half repaired"), "{way}: {}{}", info.out, info.err);
         for name in [&asked, &image] {
             for how in [&[][..], &["-n"], &["-y"], &["-y", "--json"]] {
                 let said = fsck(how, name);
