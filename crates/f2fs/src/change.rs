@@ -95,7 +95,7 @@ impl Deref for Change<'_> {
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        self.space.settle(self.aside.get(), self.taken.get());
+        self.space.end_reservation(self.aside.get(), self.taken.get());
         self.media.nodes.nat.give_back(&self.numbers.borrow());
     }
 }

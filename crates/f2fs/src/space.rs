@@ -124,7 +124,7 @@ impl Space {
     }
 
     /// Ends a change for which so many blocks were reserved.
-    pub(crate) fn settle(&self, aside: u64, taken: Taken) {
+    pub(crate) fn end_reservation(&self, aside: u64, taken: Taken) {
         let mut counted = self.locked();
         counted.aside -= aside;
         counted.taken += taken.ever;
@@ -175,10 +175,10 @@ mod tests {
             (Ok(()), Ok(()), Err(Error::NoSpace))
         );
         assert_eq!((space.has(0), space.has(1), space.counts()), (true, false, IN_USE));
-        space.settle(6, taken(3, 2, 1, 5));
+        space.end_reservation(6, taken(3, 2, 1, 5));
         assert_eq!(space.counts(), Counts { blocks: 93, nodes: 22, inodes: 11 });
         assert!(space.has(3) && !space.has(4), "four are set aside still");
-        space.settle(4, taken(-100, -1, -1, 0));
+        space.end_reservation(4, taken(-100, -1, -1, 0));
         assert_eq!(space.counts(), Counts { blocks: 0, nodes: 21, inodes: 10 });
         assert!(space.has(100));
     }
@@ -187,7 +187,7 @@ mod tests {
     fn what_came_since_the_checkpoint_must_fit_beside_what_it_has() {
         let space = space();
         space.set_aside(10).unwrap();
-        space.settle(10, taken(2, 0, 0, 10));
+        space.end_reservation(10, taken(2, 0, 0, 10));
         assert!(space.can_roll_forward(), "10 came, 8 went again");
         space.since.left(Nid(5), b"name");
         assert!(!space.can_roll_forward(), "a name that comes back may need a block");
@@ -195,7 +195,7 @@ mod tests {
         assert!(space.can_roll_forward());
         space.since.left(Nid(5), b"name");
         space.set_aside(8).unwrap();
-        space.settle(8, taken(-40, 0, 0, 8));
+        space.end_reservation(8, taken(-40, 0, 0, 8));
         assert!(!space.can_roll_forward(), "what went is there after a crash");
         assert!(space.checkpointed().is_empty());
         assert!(space.can_roll_forward());

@@ -172,7 +172,7 @@ impl F2fs {
             {
                 log.end_records();
             }
-            fs.settle_log().map_err(|error| damaged(error.to_string()))?;
+            fs.write_log_heads().map_err(|error| damaged(error.to_string()))?;
             fs.fold(false).map_err(|error| damaged(format!("its node log: {error}")))?;
         }
         fs.roll_forward(&chain).map_err(|error| match error {
@@ -190,14 +190,15 @@ impl F2fs {
         let (device, is_marked) = (&fs.media.device, mark::of(&fs.superblock).is_some());
         // The records of a log are in the image by now, or discarded.
         let unmarked = || if is_marked { mark::write(device, None) } else { Ok(()) };
-        let settled = superblock::repair(device).and_then(|()| fs.settle_log()).and_then(|()| unmarked());
-        settled.map_err(|error| damaged(error.to_string()))?;
+        let written =
+            superblock::repair(device).and_then(|()| fs.write_log_heads()).and_then(|()| unmarked());
+        written.map_err(|error| damaged(error.to_string()))?;
         mark::put(&mut fs.superblock, None);
         Ok(fs)
     }
 
-    fn settle_log(&self) -> heddle_vfs::Result<()> {
-        self.media.nodes.log.as_ref().map_or(Ok(()), NodeLog::settle)
+    fn write_log_heads(&self) -> heddle_vfs::Result<()> {
+        self.media.nodes.log.as_ref().map_or(Ok(()), NodeLog::write_heads)
     }
 
     fn open_with(

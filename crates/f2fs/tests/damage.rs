@@ -121,7 +121,7 @@ impl Damaged {
                 F2fs::open_with_log(
                     &path,
                     Variant::NodeLog,
-                    LogRegion { region, state: LogState::Made, discard: false },
+                    LogRegion { region, state: LogState::HoldsLog, discard: false },
                 )
             }
             None => F2fs::open_as(&path, [Variant::F2fs, Variant::RangeLock][turn as usize % 2]),

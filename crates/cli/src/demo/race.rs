@@ -39,7 +39,10 @@ pub fn run(scratch: &Scratch) -> Result<Outcome> {
         retakes: 0,
         ..Config::default()
     };
-    let report = heddle_fxmark::run(&config, &mut Silent(Bar::of_things("racing"), 0, runs as u64))?;
+    let report = heddle_fxmark::run(
+        &config,
+        &mut BarOnly { bar: Bar::of_things("racing"), done: 0, runs: runs as u64 },
+    )?;
     if let Some(run) = report.runs.iter().find(|run| run.error.is_some()) {
         bail!("{run}");
     }
@@ -54,12 +57,17 @@ fn tmpfs(scratch: &Scratch) -> Option<Target> {
     rustix::process::geteuid().is_root().then_some(Target::Kernel(Kernel::Tmpfs))
 }
 
-struct Silent(Bar, u64, u64);
+/// Of the runs, only a bar is shown.
+struct BarOnly {
+    bar: Bar,
+    done: u64,
+    runs: u64,
+}
 
-impl Progress for Silent {
+impl Progress for BarOnly {
     fn run_ends(&mut self, _run: &Run) {
-        self.1 += 1;
-        self.0.set_position(self.1, self.2);
+        self.done += 1;
+        self.bar.set_position(self.done, self.runs);
     }
 }
 
@@ -158,7 +166,7 @@ fn verdict(gain: f64, workers: usize) -> &'static str {
         share if share < -0.05 => "more workers make it slower",
         share if share < 0.15 => "more workers add nothing",
         share if share < 0.6 => "more workers add something",
-        _ => "nearly each for himself",
+        _ => "they hardly slow each other",
     }
 }
 

@@ -58,7 +58,7 @@ fn open_in(
     let log = LogRegion { region, state, discard: options.discard_nvm };
     let mut clear = || match state {
         LogState::Free | LogState::GivenUp => target.clear().map_err(|error| format!("{error:#}")),
-        LogState::Made => Ok(()),
+        LogState::HoldsLog => Ok(()),
     };
     let fs = F2fs::open_with_log_in(image, variant, log, &mut clear)?;
     target.locked_file.keep().map_err(|error| explain(nvm, error))?;
@@ -130,7 +130,7 @@ fn region(
     let (shown, size) = (nvm.display(), Size(region.len_bytes()));
     talk(&format!("{shown}: node log, {size}, durable by {}", crate::mkfs::durable_by(&region)));
     let state = match (is_log, target.is_forced()) {
-        (true, _) => LogState::Made,
+        (true, _) => LogState::HoldsLog,
         (_, true) => LogState::GivenUp,
         _ => LogState::Free,
     };

@@ -40,7 +40,9 @@ fn repair_with(place: &Place, slow: &Path, signal: Signal) -> Said {
 fn a_signal_at_the_begin_of_a_repair_leaves_nothing() {
     let Some((_alone, place, number)) = with_file(b"x") else { return };
     place.edit(|image| lose_name(image, 3, number));
-    let Some(slow) = compiled(&place, &format!("{TRAPS}/slow_fsync.c"), &["-shared", "-fPIC"]) else { return };
+    let Some(slow) = compiled(&place, &format!("{TRAPS}/slow_fsync.c"), &["-shared", "-fPIC"]) else {
+        return;
+    };
     let (before, files) = (fs::read(place.image()).unwrap(), listed(&place));
     for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
         let said = repair_with(&place, &slow, signal);
@@ -60,7 +62,8 @@ fn nothing_is_repaired_from_a_directory_that_is_gone() {
     fs::create_dir(&there).unwrap();
     let gone = "rmdir ../there && exec \"$0\" fsck -y ../image";
     let heddle = command(&[]).get_program().to_owned();
-    let said = Said::of(Command::new("sh").arg("-c").arg(gone).arg(heddle).current_dir(&there).output().unwrap());
+    let said =
+        Said::of(Command::new("sh").arg("-c").arg(gone).arg(heddle).current_dir(&there).output().unwrap());
     assert_eq!(said.code, 8, "{}{}", said.out, said.err);
     assert!(!said.out.contains("lost their names"), "{}{}", said.out, said.err);
     assert_eq!(listed(&place), files);

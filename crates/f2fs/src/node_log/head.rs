@@ -51,7 +51,7 @@ enum Pending {
 }
 
 impl Heads {
-    /// The head of a log without records. It is in memory until [`Heads::settle`].
+    /// The head of a log without records. It is in memory until [`Heads::write_pending`].
     pub(super) fn new(region: &Region, uuid: [u8; 16], base: CheckpointId, generation: u32) -> Heads {
         let mut now = LogHead::new_zeroed();
         (now.magic, now.format, now.uuid) = (LOG_MAGIC.into(), LOG_FORMAT.into(), uuid);
@@ -62,7 +62,7 @@ impl Heads {
         Heads { now, first: 0, pending: Pending::Changed }
     }
 
-    /// The head that counts. Changes of it are in memory until [`Heads::settle`].
+    /// The head that counts. Changes of it are in memory until [`Heads::write_pending`].
     pub(super) fn read(region: &Region) -> Result<Heads, String> {
         let (mut whole, mut first): (Option<LogHead>, usize) = (None, 0);
         let mut other_format = None;
@@ -186,7 +186,7 @@ impl Heads {
     }
 
     /// What was kept in memory is written, and what comes is written at once.
-    pub(super) fn settle(&mut self, region: &Region) {
+    pub(super) fn write_pending(&mut self, region: &Region) {
         if std::mem::replace(&mut self.pending, Pending::No) == Pending::Changed {
             self.write(region);
         }
@@ -226,18 +226,18 @@ mod tests {
 
     fn made(region: &Region, uuid: [u8; 16], base: CheckpointId, generation: u32) -> Heads {
         let mut heads = Heads::new(region, uuid, base, generation);
-        heads.settle(region);
+        heads.write_pending(region);
         heads
     }
 
-    fn read_settled(region: &Region) -> Heads {
+    fn read_written(region: &Region) -> Heads {
         let mut heads = Heads::read(region).unwrap();
-        heads.settle(region);
+        heads.write_pending(region);
         heads
     }
 
     #[test]
-    fn changes_are_in_memory_until_they_are_settled() {
+    fn changes_are_in_memory_until_they_are_written() {
         let region = region();
         let bytes = || {
             let mut bytes = [0; size_of::<LogHead>()];
@@ -246,15 +246,15 @@ mod tests {
         };
         let mut heads = Heads::new(&region, ID, OLD, 3);
         assert_eq!(bytes(), [0; size_of::<LogHead>()]);
-        heads.settle(&region);
+        heads.write_pending(&region);
         let old = bytes();
         let mut heads = Heads::read(&region).unwrap();
-        heads.settle(&region);
+        heads.write_pending(&region);
         assert_eq!(bytes(), old, "nothing has changed");
         let mut heads = Heads::read(&region).unwrap();
         heads.begin_anew(&region, ID, NEW);
         assert_eq!((bytes(), heads.base()), (old, NEW));
-        heads.settle(&region);
+        heads.write_pending(&region);
         assert_eq!(Heads::read(&region).unwrap().base(), NEW);
     }
 
@@ -295,7 +295,7 @@ mod tests {
         heads.make_active(&region);
         heads.make_folding(&region, NEW);
         heads.begin_anew(&region, ID, NEW);
-        assert_eq!((heads.pairing(), read_settled(&region).pairing()), (first, first));
+        assert_eq!((heads.pairing(), read_written(&region).pairing()), (first, first));
         heads.pair_anew(&region);
         let second = heads.pairing();
         heads.give_up(&region, ID, NEW);
@@ -304,7 +304,7 @@ mod tests {
         let all = [first, second, third, heads.pairing()];
         let differ = |(n, pairing)| all[..n].iter().all(|other: &Pairing| other != pairing);
         assert!(all.iter().enumerate().all(differ), "{all:?}");
-        assert_eq!(read_settled(&region).pairing(), all[3]);
+        assert_eq!(read_written(&region).pairing(), all[3]);
     }
 
     #[test]
@@ -318,14 +318,14 @@ mod tests {
         assert_eq!(read(), Ok((2, 1)), "both are alike");
         damage(first);
         assert_eq!(read(), Ok((2, 0)), "the damaged one is mended first");
-        read_settled(&region).begin_anew(&region, ID, NEW);
+        read_written(&region).begin_anew(&region, ID, NEW);
         assert_eq!(read(), Ok((3, 1)));
         damage(second);
         assert_eq!(read(), Ok((3, 1)));
         damage(first);
         assert!(read().unwrap_err().contains("both heads"));
         let older = made(&region, ID, OLD, 3).now;
-        let mut newer = read_settled(&region);
+        let mut newer = read_written(&region);
         newer.make_active(&region);
         region.nt_write(Pos(first), older.as_bytes());
         assert_eq!(read(), Ok((2, 0)));

@@ -7,7 +7,8 @@
 //! of the node table, in the same lines, and nothing else of that table is written ("pin-point update").
 //!
 //! State       in NVM: two heads, of which the later whole one counts, and chunks of records. In memory: the position of each node's
-//!             newest record (`index`), the free chunks, a chunk in use for each lane, freed numbers that are not recorded yet.
+//!             newest record (`index`), the free chunks of 64 KiB, the chunk in which each lane appends (one writer at a time),
+//!             freed numbers that are not recorded yet.
 //! Invariants  L1  at every instant the device alone is the file system of the base: no block of it is overwritten before the next
 //!                 checkpoint counts (G2 of `segments`), and only a fold writes nodes.
 //!             L2  a record counts if all records of its group are present and whole. Groups of one node have ascending numbers.
@@ -100,7 +101,7 @@ pub(crate) struct Deleted {
 /// The contents of a region for a node log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogState {
-    /// A log of this image, or an empty log.
+    /// A node log, empty or of whichever image: opening it tells.
     Made,
     /// Nothing of value: a log is made in it.
     Free,
@@ -130,7 +131,7 @@ pub(crate) struct NodeLog {
 
 impl NodeLog {
     /// The log of an image with this checkpoint, in this region, and its records. `mark`: the image's mark;
-    /// `discard`: the log's records do not count. The region is not changed before [`NodeLog::settle`].
+    /// `discard`: the log's records do not count. The region is not changed before [`NodeLog::write_heads`].
     ///
     /// # Errors
     /// Why it cannot be this image's log.
@@ -146,13 +147,13 @@ impl NodeLog {
             let has = format!("it has {} bytes, and a node log at least {LOG_BYTES_MIN}", region.len_bytes());
             return log_refused(&match state {
                 LogState::Free | LogState::GivenUp => format!("{has}: make it larger"),
-                LogState::Made => {
+                LogState::HoldsLog => {
                     format!("{has}: it was cut short, and what only it had is lost. {MAKE_ANOTHER}")
                 }
             });
         }
         let heads = match state {
-            LogState::Made => Some(Heads::read(&region).map_err(Refused::Log)?),
+            LogState::HoldsLog => Some(Heads::read(&region).map_err(Refused::Log)?),
             LogState::Free | LogState::GivenUp => None,
         };
         // If the image is marked, this must be the log it is marked for.
@@ -206,12 +207,13 @@ impl NodeLog {
         Ok((log, found))
     }
 
-    /// The image has its final state: the region becomes its log.
+    /// The image is open and recovered. The heads, which so far were changed in memory alone, are written to the region, and from now on
+    /// each change of them is.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub(crate) fn settle(&self) -> Result<()> {
-        self.lock_heads().settle(&self.region);
+    pub(crate) fn write_heads(&self) -> Result<()> {
+        self.lock_heads().write_pending(&self.region);
         self.check_media()
     }
 

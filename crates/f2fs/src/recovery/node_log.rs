@@ -58,7 +58,7 @@ impl F2fs {
         }
         let counted = changes.marks.iter().filter(|(ino, _)| !changes.given_back.contains(ino));
         changes.blocks += counted.map(|(_, marks)| marks).sum::<i64>();
-        media.settle(&changes)?;
+        media.take_in(&changes)?;
         let change = media.alone()?;
         for nid in found.named() {
             let inode = media.inode(nid)?;
@@ -137,7 +137,7 @@ impl Media {
         })
     }
 
-    fn settle(&self, changes: &Changes) -> Result<()> {
+    fn take_in(&self, changes: &Changes) -> Result<()> {
         let space = self.space()?;
         space.recount(changes.blocks, changes.nodes, changes.inodes)?;
         let kept: BTreeSet<Segno> =

@@ -7,8 +7,8 @@
 //! tell that nodes were freed.
 //!
 //! State       one mutex, and a count. A checkpoint or a log checkpoint clears both while no call is inside.
-//! Invariants  S1  before the first checkpoint of a mount every fsync makes a checkpoint: behind the position of the node log there
-//!                 may be nodes that were marked before the mount and have the same checkpoint version.
+//! Invariants  S1  before the first checkpoint of a mount every fsync makes a checkpoint: behind the next block of the current segment of
+//!                 nodes there may be nodes that were marked before the mount and have the same checkpoint version.
 //! Source      F2FS paper (FAST '15) section 2.4.2; Linux falls back to a checkpoint in the same cases, and in some fewer.
 
 use crate::ids::{Nid, Nids};

@@ -166,7 +166,7 @@ pub fn open_with_log_of(path: &Path, variant: Variant, len_bytes: u64) -> Result
     }
     let (at, how) = (path.with_extension("nvm"), heddle_pmem::OpenOptions::default());
     let (region, state) = match at.exists() {
-        true => (reopened(&at, &how), LogState::Made),
+        true => (reopened(&at, &how), LogState::HoldsLog),
         false => (Region::create(&at, len_bytes, &how), LogState::Free),
     };
     F2fs::open_with_log(path, variant, LogRegion { region: region.unwrap(), state, discard: false })

@@ -67,7 +67,7 @@ pub fn open(path: &Path, variant: Variant, nvm: &[u8]) -> (Result<F2fs, OpenErro
 /// A region with these bytes: zeros are free.
 pub fn log_in(region: Region, nvm: &[u8], discard: bool) -> LogRegion {
     let is_free = nvm[..LOG_CHUNKS_BYTES as usize].iter().all(|byte| *byte == 0);
-    LogRegion { region, state: if is_free { LogState::Free } else { LogState::Made }, discard }
+    LogRegion { region, state: if is_free { LogState::Free } else { LogState::HoldsLog }, discard }
 }
 
 pub fn fresh() -> Vec<u8> {

@@ -146,7 +146,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 fn opened(image: &File, region: Region) -> Result<F2fs, OpenError> {
-    let state = if region.load_u64(Pos(0)) == 0 { LogState::Free } else { LogState::Made };
+    let state = if region.load_u64(Pos(0)) == 0 { LogState::Free } else { LogState::HoldsLog };
     F2fs::open_with_log(&path_of(image), Variant::Integrated, LogRegion { region, state, discard: false })
 }
 

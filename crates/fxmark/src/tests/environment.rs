@@ -91,7 +91,7 @@ fn a_full_device_ends_the_originals_append_early_and_fails_ours() {
     assert!(ours.error.unwrap().contains("write failed: No space left"));
 }
 
-/// Kills this process' program in the middle of a run, as a user or the system may.
+/// Runs `target` in a forked child, and kills the child in mid-run, as a user or the system may.
 fn killed(signal: libc::c_int, target: &Target) {
     let config = Config { secs: 30.0, ..quick([Workload::DWOM], vec![target.clone()]) };
     // SAFETY: the child runs a benchmark and exits; see `worker_pool::processes`, I2.

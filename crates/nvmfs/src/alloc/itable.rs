@@ -9,7 +9,7 @@
 //!             I3  a chunk is freed when one lane holds all its slots and all are free. No inode of it lives then, no lane
 //!                 can make one, and I1 holds for all of it. Its volatile inodes stay, dead; so its inode numbers are stale, not unknown.
 //!             I4  no generation is used twice in the life of an image, even if chunks are freed: it consists of mount, lane and
-//!                 serial, and no part of it is stored in a chunk.
+//!                 a serial of the lane, and none of the three is counted in a chunk.
 //! Crash order C1  a chunk's pointer is zero, durably, before its block is free. A crash before that leaves an empty chunk, a crash
 //!                 after it leaves none; in between no lane has the block. `ChunkEntry::block` is 0 only when the pointer is zero durably:
 //!                 so the zero can never overwrite a pointer to the next chunk of this number.

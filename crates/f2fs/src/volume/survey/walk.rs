@@ -31,7 +31,7 @@ pub(super) struct Walk<'a> {
     /// Every name was seen.
     is_whole: bool,
     /// Nothing is newer than the checkpoint.
-    is_settled: bool,
+    is_all_in_checkpoint: bool,
 }
 
 /// An inode that names lead to.
@@ -55,7 +55,7 @@ impl<'a> Walk<'a> {
             paths: Paths::new(),
             next: Vec::new(),
             is_whole: true,
-            is_settled: fs.recovered_inodes == 0,
+            is_all_in_checkpoint: fs.recovered_inodes == 0,
         }
     }
 
@@ -66,7 +66,7 @@ impl<'a> Walk<'a> {
         while let Some((nid, dir, above)) = self.next.pop() {
             self.look_into(nid, dir, above, keep);
         }
-        if self.is_settled {
+        if self.is_all_in_checkpoint {
             self.look_at_orphans();
             self.compare_counts();
         }
@@ -113,7 +113,7 @@ impl<'a> Walk<'a> {
         let read = read_segments(&media.device, &media.geometry, &state.checkpoint);
         drop(state);
         match read {
-            Ok(segments) if self.is_settled => self.owners.segments = Some(segments),
+            Ok(segments) if self.is_all_in_checkpoint => self.owners.segments = Some(segments),
             Ok(_) => {}
             Err(what) => self.tell(format!("no mount can write to it: {what}")),
         }
@@ -166,7 +166,7 @@ impl<'a> Walk<'a> {
         damage.iter().for_each(|error| self.tell_error(nid, here, error));
         self.is_whole &= damage.is_empty();
         let links = dir.block().links.get();
-        if damage.is_empty() && self.is_settled && links != subdirs.saturating_add(2) {
+        if damage.is_empty() && self.is_all_in_checkpoint && links != subdirs.saturating_add(2) {
             self.tell_of(nid, here, &format!("it counts {links} links, and has {subdirs} directories"));
         }
     }
