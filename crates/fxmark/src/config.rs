@@ -53,7 +53,7 @@ pub struct Config {
     pub file_size_bytes: Option<u64>,
     /// How pages lie in the shared file.
     pub stride: Stride,
-    /// `O_DIRECT` on POSIX targets.
+    /// `O_DIRECT`, on POSIX targets and on F2FS engines.
     pub direct: bool,
     /// The original program's loops.
     pub faithful: bool,

@@ -72,7 +72,7 @@ pub struct Args {
     /// Explain each workload, and what --faithful changes
     #[arg(long)]
     list: bool,
-    /// Open files of kernel targets with O_DIRECT (DRBL DRBM DWOL DWOM)
+    /// Open files with O_DIRECT, on kernel targets and on the f2fs engines (DRBL DRBM DWOL DWOM)
     #[arg(long)]
     direct: bool,
     /// How the workers' blocks lie in the shared file: neighbours (4K), or in parts of their own (8M)

@@ -179,7 +179,7 @@ impl Region {
         }
     }
 
-    /// Maps all pages of an attached region now, which takes about a third of a second for each GiB. For a
+    /// Maps all pages of an attached region now, which takes about a third of a second for each GiB in pages of 4 KiB. For a
     /// process that will store to most of it and cannot afford slow first stores. A region that this process
     /// has opened itself is mapped already; a file region that is written back never is.
     pub fn map_all(&self) {
