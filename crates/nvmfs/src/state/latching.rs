@@ -117,7 +117,7 @@ impl Latch {
         }
     }
 
-    /// Returns the lane bits for the word, after noting the latch (I1).
+    /// Returns the lane bits for the word, after noting the latch (I1 of `latch`).
     fn announce(&self) -> (u32, Option<&AtomicU64>) {
         let said = lease::with_current(|core, lane| {
             let at = core.arena.offset_of(&self.0).raw();
