@@ -102,7 +102,7 @@ pub(crate) struct Deleted {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogState {
     /// A node log, empty or of whichever image: opening it tells.
-    Made,
+    HoldsLog,
     /// Nothing of value: a log is made in it.
     Free,
     /// What its owner gives up: a log is made over it.
