@@ -10,10 +10,10 @@
 //!                waiter: futex_wait(word, s)        (W3)                 waker: CAS odd -> even, wake (K2)
 //!             All of W1, W2, K0, K1, K2 are in the one total order S of SeqCst operations, so either
 //!             - K1 < W1: then K0 < K1 < W1 < W2, W2 sees K0: the waiter does not sleep; or
-//!             - W1 < K1: K1 sees the bit, or some other waker's K2' cleared it between W1 and K1. In the first case K2 changes
+//!             - W1 < K1: K1 sees the bit, or some other waker's K2' cleared it between W1 and K1. If K1 sees the bit, K2 changes
 //!               the word; if K2 fails, then because of another K2'. Either way the word is no longer s when K2 or K2' wakes:
 //!               a waiter not yet asleep is refused by the kernel's comparison (W3), one asleep is woken. It looks again.
-//!             A waiter that came between K1 and a failed K2 did its W1 after K2', hence after K0: it sees K0, as in the first case.
+//!             A waiter whose W1 comes between K1 and K2 has K1 < W1: it sees K0, whether or not K2 succeeds.
 //!             The word repeats after 2^31 turns: a waiter would have to stand between W1 and W3 for that many wakes of waiters.
 //! Cost        `wake` without waiters: one load of a line that is not written. No fence: K0 was SeqCst, which on x86 costs
 //!             nothing over any other locked instruction.
@@ -45,7 +45,7 @@ pub struct ParkingTable {
     buckets: [Bucket; BUCKETS],
 }
 
-/// Collisions cost unnecessary wakes, so there are many more buckets than threads that sleep at once.
+/// Collisions cost unnecessary wakes, so there are many more buckets than threads that usually sleep at once.
 const BUCKETS: usize = if cfg!(loom) { 8 } else { 256 };
 
 // SAFETY: atomics only (under loom, objects that are made in place and never dropped).

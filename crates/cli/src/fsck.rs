@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Change nothing; show each issue and its repair [default for F2FS images, and if stdin is not a terminal]
+    /// Change nothing; show each issue and its repair [default for F2FS images, with --json, and if stdin is not a terminal]
     #[arg(short = 'n', conflicts_with = "repair")]
     look: bool,
     /// Show each issue, and make all possible repairs
@@ -245,7 +245,8 @@ fn undo_name(image: &Path) -> PathBuf {
 }
 
 /// What the names of files beside the image begin with. Those of a device lie in the command's working directory: what is in `/dev` is gone
-/// at the next start. By a symbolic link they lie beside the image, where the next command looks for them.
+/// at the next start. If the path is a symbolic link, they lie beside the file to
+/// which it leads, where the next command looks for them.
 fn beside(image: &Path) -> PathBuf {
     let is_device = image.metadata().is_ok_and(|meta| !meta.is_file());
     match image.file_name().filter(|_| is_device) {

@@ -1,6 +1,6 @@
 //! Directories: entries in blocks that a hash of the name leads to, or inline.
 //!
-//! A directory has levels, each with twice as many buckets as the one before. A bucket is two blocks, from
+//! A directory has levels, each with twice as many buckets as the one before, up to 2^30. A bucket is two blocks, from
 //! level 31 on four. A name may be in any block of its bucket at any level. Blocks may be missing. An entry
 //! keeps its place as long as it exists, so the place is the cookie of readdir: the slot's number, counted
 //! over all blocks.
@@ -181,7 +181,7 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Returns true if these slots may not just hold the rest of a name. Such slots are marked as used and
+    /// Returns true if one of these slots may hold something other than the rest of a name. Such slots are marked as used and
     /// otherwise empty; the slot behind them belongs to another entry, or is free.
     fn is_doubtful(&self, from: usize, end: usize) -> bool {
         let is_empty = |slot: usize| self.entries[slot].name_bytes.get() == 0;

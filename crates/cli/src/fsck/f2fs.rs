@@ -333,7 +333,7 @@ fn by_checker(
     if let Some(done) = &mut found.done {
         (found.gave_up_log, found.gave_up_undo) = (is_logged, is_half);
         found.repaired = done.is_clean && !issues.is_empty();
-        issues.append(&mut done.holes);
+        issues.append(&mut done.damage);
     }
     found.issues = issues;
     Ok(found)

@@ -36,7 +36,8 @@ pub fn remove_in(base: &Path) {
         let (name, dir) = (entry.file_name(), entry.path());
         let Some(pid) = name.to_str().and_then(maker) else { continue };
         let ours = rustix::process::geteuid().as_raw();
-        if !entry.metadata().is_ok_and(|of| of.is_dir() && of.uid() == ours) || lives_elsewhere(pid) {
+        if !entry.metadata().is_ok_and(|of| of.is_dir() && of.uid() == ours) || is_another_living_process(pid)
+        {
             continue;
         }
         let Ok(_lock) = lock(&dir) else { continue };
@@ -57,7 +58,8 @@ fn maker(name: &str) -> Option<u32> {
     number.split_once('.').map_or(number, |(pid, _)| pid).parse().ok()
 }
 
-fn lives_elsewhere(pid: u32) -> bool {
+/// It may have made the directory, and not locked it yet.
+fn is_another_living_process(pid: u32) -> bool {
     pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists()
 }
 

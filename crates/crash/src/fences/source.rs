@@ -4,7 +4,7 @@ use heddle_pmem::planted::{Kind, Site};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The phrase of a comment that argues for a call which no test can notice.
+/// The phrase of a comment that argues for a call which no test can notice: "No check sees" or "no check sees".
 const ARGUED: &str = "o check sees";
 /// The phrase of a comment for a call that only a planted bug makes.
 const OF_A_BUG: &str = "part of a planted bug";
@@ -24,7 +24,7 @@ pub(super) struct Written {
     pub(super) argued: bool,
 }
 
-/// `log/clean.rs:98`.
+/// `upkeep/clean.rs:98`.
 pub(super) fn shown(site: &Site) -> String {
     format!("{}:{}", site.file.strip_prefix(SOURCE).unwrap_or(site.file), site.line)
 }

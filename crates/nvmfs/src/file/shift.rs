@@ -37,7 +37,7 @@ use heddle_range_lock::Access;
 use heddle_vfs::{Error, Result, SetTime};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Slots of the transaction: remap, attributes.
+/// Slots of the transaction: remap 1, attributes 2.
 const SLOTS: u32 = 3;
 
 /// The mapping from old to new pages.
@@ -224,7 +224,7 @@ fn log(
     plan: &Plan,
 ) -> Result<([Record; 2], Durable)> {
     let words = words_of_map(&plan.runs);
-    // The map stays for long. So only a shift that frees more than it takes may use the reserve; otherwise a
+    // The blob stays as long as the log page that names it. So only a shift that frees more than it takes may use the reserve; otherwise a
     // full disk could not be emptied.
     let frees = plan.blocks_cut > words.len().div_ceil(WORDS_A_BLOCK) as u64;
     let purpose = if frees { Purpose::Regain } else { Purpose::Data };
@@ -271,7 +271,7 @@ fn publish(
     free_replaced(core, guard, inode, &plan.cut);
 }
 
-/// The runs of a map, and the blocks that hold it; `None` if it is damaged.
+/// The runs in a remap record's blob, and the blocks of that blob; `None` if it is damaged.
 pub fn read_map(core: &Core, owner: InodeId, first: Option<BlockNo>) -> Option<(Vec<MapRun>, Vec<Extent>)> {
     let blocks_max = core.layout.blocks_total as usize;
     let (words, blocks) = blob::read(core, owner, Kind::Map, first, blocks_max)?;

@@ -1,4 +1,5 @@
-//! Eight-byte pointers that certify themselves: the only structures on media that are changed in place.
+//! Eight-byte pointers that certify themselves: one of the three kinds of words on media that are changed in place (docs/format-nvm.md, golden
+//! rule 1).
 //!
 //! | bits    | field | guards against |
 //! |---------|-------|----------------|
@@ -27,9 +28,9 @@ pub enum PointerLocation {
     InodeChunk(u64),
     /// Next block of the extent list in this block.
     ExtentList(BlockNo),
-    /// Next block of the attributes in this block.
+    /// Next block of the blob of extended attributes, stored in this block.
     Xattrs(BlockNo),
-    /// Next block of the map in this block.
+    /// Next block of a remap record's blob, stored in this block.
     Map(BlockNo),
 }
 

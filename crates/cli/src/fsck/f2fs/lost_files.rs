@@ -112,12 +112,12 @@ impl LostFiles {
 
     /// Number of files and directories that were saved.
     pub(super) fn count(&self) -> usize {
-        self.saver.count()
+        self.saver.count_nameless()
     }
 
     /// Damage of the saved files, as texts.
-    pub(super) fn take_holes(&mut self) -> Vec<String> {
-        self.saver.take_holes()
+    pub(super) fn take_damage(&mut self) -> Vec<String> {
+        self.saver.take_damage()
     }
 
     /// Removes all that was saved.

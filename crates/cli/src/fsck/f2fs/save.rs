@@ -25,9 +25,10 @@ use std::path::{Path, PathBuf};
 /// Where the files of all repairs are, as fsck.f2fs names it.
 pub(super) const LOST_FOUND: &str = "lost_found";
 const NAME_MAX: usize = 255;
-/// So many names of one inode may be such as a file system refuses: that in a directory, and its own one.
-const NAMES_TRIED: u32 = 2;
-/// A directory that lies deeper in lost ones is saved beside them.
+/// At most so many names of one inode may be refused by the file system: its name in a lost directory, and `NUMBER-NAME`, with the name that
+/// the inode has itself. If it refuses the bare number too, that is an error.
+const REFUSED_NAMES_MAX: u32 = 2;
+/// A directory that lies deeper in lost ones is saved at the top.
 const DEPTH_MAX: usize = 64;
 /// Space that a name and an inode may take.
 const INODE_BYTES: u64 = 4096;
@@ -42,27 +43,32 @@ pub(super) struct Changed {
     pub(super) saved: PathBuf,
 }
 
-/// What an image had damaged of the files that were written, and where each inode is, from the top.
-type Written = (Vec<String>, BTreeMap<u32, Vec<u8>>);
+/// What was written.
+struct Written {
+    /// A message for each part of a saved file that was damaged in the image.
+    damage: Vec<String>,
+    /// The path of each saved inode below the top.
+    places: BTreeMap<u32, Vec<u8>>,
+}
 
-/// A directory that lost files are saved in, `lost_found` of its.
+/// The directory `IMAGE.lost`. Lost files are saved in its subdirectory `lost_found`.
 pub(super) struct Saver {
     dir: PathBuf,
     root: OwnedFd,
-    /// Where those of a repair are until all are there.
+    /// Name of the subdirectory that holds the files of this repair until all are written.
     staging: String,
-    /// How many are there that have no name any more.
+    /// Number of saved inodes to which no name leads any more.
     saved: usize,
     changed: Vec<Changed>,
-    /// What an image had damaged of them.
-    holes: Vec<String>,
+    /// Messages about parts of the saved files that were damaged in the image.
+    damage: Vec<String>,
 }
 
 impl Saver {
-    /// In a directory that was made for it.
+    /// For `dir`, which this command has made.
     ///
     /// # Errors
-    /// It is another one by now.
+    /// `dir` was replaced by another directory meanwhile, or cannot be opened.
     pub(super) fn of(dir: &Path, staging: String) -> io::Result<Saver> {
         let root = rustix::fs::open(dir, NEW_DIR, Mode::empty())?;
         // Whoever may rename it may have put another one there.
@@ -70,11 +76,11 @@ impl Saver {
         if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
             return Err(io::Error::other("it was replaced by another directory"));
         }
-        Ok(Saver { dir: dir.into(), root, staging, saved: 0, changed: Vec::new(), holes: Vec::new() })
+        Ok(Saver { dir: dir.into(), root, staging, saved: 0, changed: Vec::new(), damage: Vec::new() })
     }
 
-    /// How many it has.
-    pub(super) fn count(&self) -> usize {
+    /// Number of saved inodes to which no name leads any more.
+    pub(super) fn count_nameless(&self) -> usize {
         self.saved
     }
 
@@ -83,9 +89,9 @@ impl Saver {
         std::mem::take(&mut self.changed)
     }
 
-    /// What of them was damaged before, in words.
-    pub(super) fn take_holes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.holes)
+    /// Messages about parts of the saved files that were damaged in the image.
+    pub(super) fn take_damage(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.damage)
     }
 
     /// Saves all of it; durable when this returns.
@@ -103,8 +109,8 @@ impl Saver {
             // What is there is not all, and nobody counts on it.
             let _ = std::fs::remove_dir_all(self.dir.join(&self.staging));
         }
-        let (holes, places) = written?;
-        self.holes = holes;
+        let Written { damage, places } = written?;
+        self.damage = damage;
         for inode in lost.inodes() {
             let place = places.get(&inode.ino).map(|place| OsStr::from_bytes(place));
             match (&inode.path, place) {
@@ -167,7 +173,7 @@ impl Saver {
         };
         let top = new_dir(&self.root, self.staging.as_bytes()).map_err(|errno| failed(errno.into()))?;
         let mut writing =
-            Writing { lost, names: BTreeMap::new(), inodes, places: BTreeMap::new(), holes: Vec::new() };
+            Writing { lost, names: BTreeMap::new(), inodes, places: BTreeMap::new(), damage: Vec::new() };
         writing.list();
         let below: BTreeSet<u32> = writing.names.values().flatten().map(|(_, ino)| *ino).collect();
         let all: Vec<u32> = writing.inodes.keys().copied().collect();
@@ -182,10 +188,10 @@ impl Saver {
         // S1. Errors of delayed writes come here too.
         rustix::fs::syncfs(&top).map_err(|errno| failed(errno.into()))?;
         self.publish(&top).and_then(|()| Ok(rustix::fs::fsync(&self.root)?)).map_err(failed)?;
-        Ok((writing.holes, writing.places))
+        Ok(Written { damage: writing.damage, places: writing.places })
     }
 
-    /// They are in `lost_found`, with those of earlier repairs.
+    /// Moves them to `lost_found`, beside those of earlier repairs.
     fn publish(&self, top: &OwnedFd) -> io::Result<()> {
         let whole = rustix::fs::renameat_with(
             &self.root,
@@ -225,9 +231,11 @@ impl Saver {
 
 /// Where something is saved.
 struct Spot<'a> {
+    /// The subdirectory of this repair, which becomes `lost_found`.
     top: &'a OwnedFd,
+    /// The directory in which the next file is made.
     dir: &'a OwnedFd,
-    /// From the top, with a slash behind each name.
+    /// Path of `dir` below the top, with a slash behind each name.
     path: Vec<u8>,
     depth: usize,
 }
@@ -236,11 +244,11 @@ struct Spot<'a> {
 struct Writing<'l> {
     lost: &'l Lost,
     inodes: BTreeMap<u32, &'l LostInode>,
-    /// Of directories.
+    /// For each lost directory, its names and the lost inodes to which they lead.
     names: BTreeMap<u32, Vec<(Vec<u8>, u32)>>,
-    /// Paths of those that are there, from the top.
+    /// The path of each saved inode below the top.
     places: BTreeMap<u32, Vec<u8>>,
-    holes: Vec<String>,
+    damage: Vec<String>,
 }
 
 type Unsaved = (LostInode, io::Error);
@@ -257,7 +265,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Saves an inode, by this name or by its number and its own one.
+    /// Saves an inode under `name`, its name in a lost directory. Without one, or if the file system refuses it, its name is `NUMBER-NAME`.
     fn save(&mut self, ino: u32, name: Option<&[u8]>, spot: &Spot<'_>) -> Result<(), Unsaved> {
         let Some(inode) = self.inodes.get(&ino).copied() else { return Ok(()) };
         let unsaved = |error: io::Error| (inode.clone(), error);
@@ -277,7 +285,7 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Saves one reading of an inode as a file. Returns where, from the top.
+    /// Saves one reading of an inode as a file. Returns its path below the top.
     fn save_form(
         &mut self,
         inode: &LostInode,
@@ -290,14 +298,14 @@ impl Writing<'_> {
         let (name, file) = named(inode, form, name, make)?;
         let missing = self.write_content(inode, form, File::from(file))?;
         if missing > 0 {
-            self.holes.push(format!(
+            self.damage.push(format!(
                 "{}: {missing} of its pointers lead nowhere; what was there is missing in the file that is saved",
                 shown(inode)
             ));
         }
         if form != LostForm::AsSaid {
             let name = String::from_utf8_lossy(&name).escape_debug().to_string();
-            self.holes.push(format!(
+            self.damage.push(format!(
                 "{}: it contradicts itself; what it may have been besides is in {name}",
                 shown(inode)
             ));
@@ -326,7 +334,7 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// How many pointers lead nowhere.
+    /// Writes the content. Returns the number of pointers that lead nowhere.
     fn write_content(&self, inode: &LostInode, form: LostForm, mut file: File) -> io::Result<u64> {
         let mut missing = 0;
         match inode.kind {
@@ -344,7 +352,7 @@ impl Writing<'_> {
     }
 }
 
-/// Another name of a file that is there. Without it the file has its first one.
+/// Makes a hard link for a further name of a saved file. A failure is ignored: the file has its first name.
 fn link(inode: &LostInode, first: &[u8], name: &[u8], spot: &Spot<'_>) {
     let ending = ending(inode.kind, LostForm::AsSaid);
     let name = [&name[..name.len().min(NAME_MAX - ending.len())], ending.as_bytes()].concat();
@@ -356,7 +364,7 @@ fn new_dir(at: &OwnedFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(at, name, NEW_DIR, Mode::empty())
 }
 
-/// Makes it by its name in a lost directory, or by its number where there is none, or the file system takes that not.
+/// Makes it under `name`, its name in a lost directory. Without one, or if the file system refuses it, its name is `NUMBER-NAME`.
 fn named<T>(
     inode: &LostInode,
     form: LostForm,
@@ -371,20 +379,22 @@ fn named<T>(
         1 => format!("{}{ending}", inode.ino),
         n => format!("{}.{n}{ending}", inode.ino),
     });
-    let mut tries = 0;
+    let mut refused = 0;
     for name in own.into_iter().chain(by_number.map(String::into_bytes)) {
         match make(&name) {
             Ok(made) => return Ok((name, made)),
             Err(Errno::EXIST) => {}
-            // A file system that takes no number takes no other one.
-            Err(Errno::INVAL | Errno::ILSEQ | Errno::NAMETOOLONG) if tries < NAMES_TRIED => tries += 1,
+            // A file system that refuses the bare number refuses it with a further number, too.
+            Err(Errno::INVAL | Errno::ILSEQ | Errno::NAMETOOLONG) if refused < REFUSED_NAMES_MAX => {
+                refused += 1
+            }
             Err(errno) => return Err(errno.into()),
         }
     }
     Err(io::Error::other("its names are all taken"))
 }
 
-/// Number and own name of an inode, which may be any bytes: what means something to a shell, a terminal or a path is left out.
+/// `NUMBER-NAME` of an inode. Slashes, control characters and bytes that are not UTF-8 become `_`.
 fn numbered(inode: &LostInode, form: LostForm) -> String {
     let ending = ending(inode.kind, form);
     let harmless =
@@ -396,7 +406,7 @@ fn numbered(inode: &LostInode, form: LostForm) -> String {
     if own.is_empty() { format!("{number}{ending}") } else { format!("{number}-{own}{ending}") }
 }
 
-/// What the name of something ends with that is not what it was.
+/// The suffix of a saved file that stands for something other than a plain file or directory.
 fn ending(kind: LostKind, form: LostForm) -> &'static str {
     match (form, kind) {
         (LostForm::Blocks, _) => ".blocks",
@@ -418,7 +428,7 @@ fn special(kind: FileKind, number: u32) -> String {
     }
 }
 
-/// S3. The owner is set as far as the caller may.
+/// S3. The owner is set as far as the caller may. `at_least` are mode bits that are set in any case.
 fn set_attributes(file: impl AsFd, inode: &LostInode, at_least: u32) -> io::Result<()> {
     // The largest number says that nothing is to change.
     let [uid, gid] = [inode.uid, inode.gid].map(|id| (id != u32::MAX).then_some(id));

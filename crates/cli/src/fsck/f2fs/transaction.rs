@@ -53,7 +53,7 @@ pub(super) struct Done {
     /// Files that kept a name, and what they were.
     pub(super) changed: Vec<Changed>,
     /// What of the saved files was damaged before.
-    pub(super) holes: Vec<String>,
+    pub(super) damage: Vec<String>,
     /// Until all of this is told.
     pub(super) signals: Interrupted,
 }
@@ -129,8 +129,8 @@ fn steps(
     let lost_files = lost.left();
     let blocks = repair.finish()?;
     let undo = (blocks > 0).then(|| (repair.undo_file().to_owned(), blocks));
-    let (saved, changed, holes) = (lost.count(), lost.take_changed(), lost.take_holes());
-    Ok(Done { is_clean, undo, lost_files, saved, changed, holes, signals })
+    let (saved, changed, damage) = (lost.count(), lost.take_changed(), lost.take_damage());
+    Ok(Done { is_clean, undo, lost_files, saved, changed, damage, signals })
 }
 
 /// Returns true if no issue is left. One repair may leave issues for the next: counts of objects that it has just
