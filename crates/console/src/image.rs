@@ -45,8 +45,8 @@ pub fn hex(uuid: [u8; 16]) -> String {
     uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Refuses an image whose copy is mounted. The uuid is a part of the identity by which a process under the bypass verifies to which image it
-/// has attached, and both have the same one.
+/// Refuses an image whose copy is mounted. By the uuid, which both have, a process under the bypass verifies to which image it has
+/// attached.
 pub fn refuse_mounted_copy(image: &Path) -> Result<()> {
     let Some(own) = Seen::of(image) else { return Ok(()) };
     // A foreign user's mount may show any source: a device that reacts to an open, a file that never answers,

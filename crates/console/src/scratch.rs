@@ -80,8 +80,8 @@ impl Scratch {
         self.on_tmpfs
     }
 
-    /// Registers a mount below it, which is removed if the command is interrupted.
-    pub fn has_mount(&self, mount: Unmounter) {
+    /// Registers a mount below the directory: it is detached before the directory is removed, at the end or on a signal.
+    pub fn detach_at_end(&self, mount: Unmounter) {
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner).push(mount);
     }
 }

@@ -65,7 +65,8 @@ pub struct Emitter {
 }
 
 impl Emitter {
-    /// Writes to `dir`, which is made if needed and must hold no manifest yet; at most `limit` images.
+    /// Writes to `dir`, which is made if needed and must hold no manifest yet; at most `limit` images, and beyond
+    /// that each one that fails.
     ///
     /// # Errors
     /// The directory cannot be made, or holds images of another run.

@@ -4,7 +4,7 @@
 //! - [`refused`]: every operation on the tree of `ace`; its N-th request fails, for every N, and so for a
 //!   mount. A call that fails has changed nothing, and succeeds when repeated; then the image has no issue
 //!   (fsck), mounts again, and can be used and emptied.
-//! - [`lost`]: each line of the image cannot be loaded, before the mount or during it. No call panics, and
+//! - [`lost`]: each line of the image cannot be loaded, lost before the mount or while mounted. No call panics, and
 //!   every read is correct or fails; a page that is written again can be read again.
 
 use crate::ace;
@@ -250,8 +250,7 @@ fn leaks_nothing(
     Ok(None)
 }
 
-/// Every `step`-th line of the image is lost, from `first` on: before the mount and, in a second run, during
-/// it.
+/// Every `step`-th line of the image is lost, from `first` on: before the image is mounted and, in a second run, while it is mounted.
 ///
 /// # Errors
 /// The first finding.
@@ -318,8 +317,8 @@ fn lost_once(scene: &mut Scene, line: Pos, mounted: bool, figures: &mut Figures)
     Ok(())
 }
 
-/// Writes every file again, with an append before and a new name after each. Returns the expected tree, or
-/// `None` if a call failed.
+/// Writes every regular file again: first five bytes of its first page, then the whole file. Then makes one new name. Returns the expected
+/// tree, or `None` if a call failed.
 fn change(fs: &NvmFs, scene: &Scene, figures: &mut Figures) -> Result<Option<Tree>, String> {
     let model = scene.model(fs)?;
     let (mut engine, mut should) = (Player::new(fs), Player::new(&model));

@@ -18,7 +18,8 @@ use std::sync::Once;
 static MOUNTS: Attachments = Attachments::new();
 
 thread_local! {
-    static WORDS: RefCell<CString> = RefCell::default();
+    /// The text of the thread's last failure (C2).
+    static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
 /// An open file: see `heddle.h`.
@@ -29,12 +30,12 @@ pub struct HeddleFile {
 
 struct Failure {
     errno: Errno,
-    words: String,
+    text: String,
 }
 
 impl Failure {
     fn of(errno: Errno, doing: &str) -> Failure {
-        Failure { errno, words: format!("{doing}: {}", std::io::Error::from(errno)) }
+        Failure { errno, text: format!("{doing}: {}", std::io::Error::from(errno)) }
     }
 }
 
@@ -43,7 +44,8 @@ fn answer<T>(bad: T, work: impl FnOnce() -> Result<T, Failure>) -> T {
     let done = done.unwrap_or_else(|_| Err(Failure::of(Errno::IO, "heddle: a broken invariant")));
     done.unwrap_or_else(|failure| {
         // A thread that is ending has no text any more.
-        let _ = WORDS.try_with(|words| *words.borrow_mut() = CString::new(failure.words).unwrap_or_default());
+        let _ =
+            LAST_ERROR.try_with(|last| *last.borrow_mut() = CString::new(failure.text).unwrap_or_default());
         // SAFETY: the thread's own word.
         unsafe { *libc::__errno_location() = failure.errno.raw_os_error() };
         bad
@@ -75,9 +77,9 @@ fn attachment(fd: BorrowedFd<'_>, path: &CStr) -> Result<(&'static Attachment, K
         MountAnswer::Ours(at) => Ok((at, told)),
         MountAnswer::Foreign => Err(Failure {
             errno: Errno::NODEV,
-            words: format!("{name} is not in a heddle mount. Mount one with: heddle mount IMAGE DIR"),
+            text: format!("{name} is not in a heddle mount. Mount one with: heddle mount IMAGE DIR"),
         }),
-        MountAnswer::Refused(why) => Err(Failure { errno: Errno::ACCESS, words: format!("{name}: {why}") }),
+        MountAnswer::Refused(why) => Err(Failure { errno: Errno::ACCESS, text: format!("{name}: {why}") }),
     }
 }
 
@@ -120,13 +122,13 @@ pub unsafe extern "C" fn heddle_open(name: *const c_char, flags: c_int, mode: mo
     answer(null_mut(), || {
         // SAFETY: the caller's promise.
         let name = unsafe { path(name) }?;
-        let words = name.to_string_lossy();
+        let path = name.to_string_lossy();
         let how = OFlags::from_bits_retain(flags as u32) | OFlags::CLOEXEC;
         let fd = rustix::fs::open(name, how, Mode::from_raw_mode(mode))
-            .map_err(|errno| Failure::of(errno, &words))?;
+            .map_err(|errno| Failure::of(errno, &path))?;
         let (at, told) = attachment(fd.as_fd(), name)?;
         if !told.is_regular() {
-            return Err(Failure::of(Errno::INVAL, &format!("{words} is no regular file")));
+            return Err(Failure::of(Errno::INVAL, &format!("{path} is no regular file")));
         }
         Ok(Box::into_raw(Box::new(HeddleFile { file: File::new(at, told, flags), fd })))
     })
@@ -271,13 +273,13 @@ pub unsafe extern "C" fn heddle_stat(name: *const c_char, into: *mut libc::stat)
     answer(-1, || {
         // SAFETY: the caller's promise.
         let name = unsafe { path(name) }?;
-        let words = name.to_string_lossy();
+        let path = name.to_string_lossy();
         if into.is_null() {
             return Err(Failure::of(Errno::FAULT, "heddle_stat: nowhere to write to"));
         }
         let fd = rustix::fs::open(name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|errno| Failure::of(errno, &words))?;
-        let told = kernels_stat(fd.as_fd()).map_err(|errno| Failure::of(errno, &words))?;
+            .map_err(|errno| Failure::of(errno, &path))?;
+        let told = kernels_stat(fd.as_fd()).map_err(|errno| Failure::of(errno, &path))?;
         // SAFETY: the caller's promise.
         unsafe { into.write(told) };
         Ok(0)
@@ -298,5 +300,5 @@ pub unsafe extern "C" fn heddle_fd(file: *const HeddleFile) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn heddle_error() -> *const c_char {
     // The text stays valid until the thread's next failure.
-    WORDS.try_with(|words| words.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }

@@ -53,7 +53,7 @@ fn in_own_namespace(scratch: &Scratch) -> Result<Outcome> {
         }
         Err(error) => return Err(error.into()),
     };
-    scratch.has_mount(mounted.unmounter());
+    scratch.detach_at_end(mounted.unmounter());
     let found = use_it(scratch, &dir);
     let unmounted = mounted.unmount();
     drop(attach_server);

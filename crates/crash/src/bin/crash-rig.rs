@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "\
 usage: cargo xtask crash [MODE] [OPTION…]
 What is run (without any of these: --length 0, then 1, then 2):
-  --length N       0: the corpus, workloads at the edges; 1, 2: all sequences of operations; 3: a sample of them
+  --length N       0: the corpus: workloads of corner cases, written by hand; 1, 2: all sequences of operations; 3: a sample of them
   --workload NAME  one of the corpus alone
   --mixed          all of it at random, until --states or --seconds: long lists of mixed operations, sequences of three, threads, the corpus
   --threads        power cuts while several threads are inside, for --seconds [60]
-  --faults         every request for memory and blocks refused once, every line of the media lost once
+  --faults         every request for memory and blocks refused once, every line of the media lost once; --fast: every 23rd line
   --planted        plants each bug of the list and shows which image gives it away; --fast: those of short workloads
   --fences         leaves each fence and each write-back of the engine out, one at a time, and shows what notices;
-                   --only PART: those of calls whose file:line has this in it; --sample N: sequences of two a call [200]
+                   --only PART: only the calls whose FILE:LINE contains PART; --sample N: sequences of two a call [200]
   --print NAME     prints a workload for `heddle crash`: one of the corpus, or mixed:SEED
 How:
   --variant V      nova, nova-interval, nova-array, nova-tree, heddle [all]

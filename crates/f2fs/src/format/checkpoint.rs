@@ -48,7 +48,7 @@ pub const ORPHANS_PER_BLOCK: usize = 1020;
 /// | 164    | checksum_offset | where the checksum over all before it is |
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
-#[expect(missing_docs, reason = "the names are those of the kernel's documentation")]
+#[expect(missing_docs, reason = "fields of the structure in Linux' include/linux/f2fs_fs.h, in its order")]
 pub struct CheckpointHead {
     pub version: U64,
     pub blocks_user: U64,
@@ -76,7 +76,7 @@ pub struct CheckpointHead {
 /// An orphan block: inodes without a name that were open at the checkpoint.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
-#[expect(missing_docs, reason = "the names are those of the kernel's documentation")]
+#[expect(missing_docs, reason = "fields of the structure in Linux' include/linux/f2fs_fs.h, in its order")]
 pub struct OrphanBlock {
     pub ino: [U32; ORPHANS_PER_BLOCK],
     pub reserved: U32,

@@ -65,7 +65,7 @@ pub struct ExtentHint {
 /// inline attributes.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
-#[expect(missing_docs, reason = "the names are those of the kernel's documentation")]
+#[expect(missing_docs, reason = "fields of the structure in Linux' include/linux/f2fs_fs.h, in its order")]
 pub struct InodeBlock {
     pub mode: U16,
     pub advise: u8,
@@ -82,9 +82,11 @@ pub struct InodeBlock {
     pub ctime_ns: U32,
     pub mtime_ns: U32,
     pub generation: U32,
+    /// Levels of hash buckets that a directory uses.
     pub depth: U32,
     pub xattr_nid: U32,
     pub flags: U32,
+    /// Inode number of the directory that the one name of a file lies in.
     pub parent: U32,
     pub name_bytes: U32,
     pub name: [u8; 255],
@@ -98,16 +100,20 @@ pub struct InodeBlock {
 /// Extra attributes, as many as the inode has.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
-#[expect(missing_docs, reason = "the names are those of the kernel's documentation")]
+#[expect(missing_docs, reason = "fields of the structure in Linux' include/linux/f2fs_fs.h, in its order")]
 pub struct ExtraAttr {
+    /// Bytes of the extra attributes that the inode has.
     pub extra_bytes: U16,
+    /// Slots at the end of `addr` that inline extended attributes take.
     pub inline_xattr_slots: U16,
+    /// Number for project quotas.
     pub project: U32,
     pub checksum: U32,
     pub crtime: U64,
     pub crtime_ns: U32,
     pub compressed_blocks: U64,
     pub compress_algorithm: u8,
+    /// log2 of the pages of a compressed cluster.
     pub log_cluster: u8,
     pub compress_flag: U16,
 }

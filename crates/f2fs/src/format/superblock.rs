@@ -90,7 +90,7 @@ pub const REPAIR_DONE: [u8; 8] = *b"HEDDLERD";
 /// | 3068   | crc   | damage, where the feature is on |
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
-#[expect(missing_docs, reason = "the names are those of the kernel's documentation")]
+#[expect(missing_docs, reason = "fields of the structure in Linux' include/linux/f2fs_fs.h, in its order")]
 pub struct Superblock {
     pub magic: U32,
     pub major: U16,

@@ -109,7 +109,7 @@ impl Mounts {
             Image::F2fs(fs) => Arc::clone(fs) as Arc<dyn FileSystem>,
         };
         let mounted = heddle_fuse::mount(fs, &path, &how)?;
-        self.scratch.has_mount(mounted.unmounter());
+        self.scratch.detach_at_end(mounted.unmounter());
         self.mounts.push((mounted, image, server));
         Ok(path)
     }

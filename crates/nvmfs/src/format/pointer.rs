@@ -1,5 +1,5 @@
-//! Eight-byte pointers that certify themselves: one of the three kinds of words on media that are changed in place (docs/format-nvm.md, golden
-//! rule 1).
+//! Eight-byte pointers that certify themselves: one of the three kinds of words on media that are changed in place (docs/format-nvm.md,
+//! golden rule 1).
 //!
 //! | bits    | field | guards against |
 //! |---------|-------|----------------|

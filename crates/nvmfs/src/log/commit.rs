@@ -73,7 +73,7 @@ pub fn chain_of<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'
 }
 
 /// Returns true if every inode has one chain, as in the papers' variants. A directory's chain is used under
-/// the directory's latch.
+/// the directory's EOF latch.
 pub fn one_chain(core: &Core) -> bool {
     core.variant.log() != LogKind::SelfCertifying
 }

@@ -8,7 +8,7 @@
 //! directory's again. No journal is needed: without one the hazards of its replay do not arise (docs/protocol.md
 //! D20).
 //!
-//! The foreign records stay readable for as long as their page exists. So they carry the generation of the
+//! The foreign records stay readable for as long as their page exists. So they carry the change count of the
 //! old directory's attributes, which do not change meanwhile, and count only while the old directory's log
 //! holds no later attribute record. Cleaning ensures that before it drops a tombstone (`garbage`, I2).
 //!

@@ -524,7 +524,7 @@ impl VolatileInode {
         self.generation.load(SeqCst) == id.generation
     }
 
-    /// Notes that a rename leaves a foreign record of this directory's names, with this generation of its
+    /// Notes that a rename leaves a foreign record of this directory's names, with this change count of its
     /// attributes, in another directory's log. Recovery believes that record until a later attribute record is
     /// durable in this directory's own log. The caller holds the EOF latch.
     pub fn owe(&self, change_count: u64) {

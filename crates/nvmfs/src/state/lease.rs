@@ -6,8 +6,8 @@
 //! State       the thread's leases; and [`CurrentCall`], the data that every call needs, found by one access to thread-local memory: in a
 //!             loaded library each such access is a function call.
 //! Invariants  I1  one [`LaneGuard`] at a time has a lane: `busy` is the thread's own word, and is set before anything else.
-//!             I2  a process returns lanes only while it holds its process slot. When a process drops its last `Arc<Core>` of a mount, it leaves
-//!                 the process slot, and lanes that its threads still have of that mount are settled as dead ones.
+//!             I2  a process returns lanes only while it holds its process slot. When a process drops its last `Arc<Core>` of a
+//!                 mount, it leaves the process slot, and lanes that its threads still have of that mount are settled as dead ones.
 //!             I3  a forked child finds its parent's leases in its memory; it neither uses nor releases them.
 //!             I4  a lease of a dead holder is settled before it is used (L3 of the arena's `lanes`).
 //!             I5  `only` is the thread's lease if it has exactly one, and null while its leases change.

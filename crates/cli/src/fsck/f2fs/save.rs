@@ -25,8 +25,8 @@ use std::path::{Path, PathBuf};
 /// Where the files of all repairs are, as fsck.f2fs names it.
 pub(super) const LOST_FOUND: &str = "lost_found";
 const NAME_MAX: usize = 255;
-/// At most so many names of one inode may be refused by the file system: its name in a lost directory, and `NUMBER-NAME`, with the name that
-/// the inode has itself. If it refuses the bare number too, that is an error.
+/// At most so many names of one inode may be refused by the file system: its name in a lost directory, and `NUMBER-NAME`. If it refuses the
+/// bare number too, that is an error.
 const REFUSED_NAMES_MAX: u32 = 2;
 /// A directory that lies deeper in lost ones is saved at the top.
 const DEPTH_MAX: usize = 64;

@@ -15,7 +15,8 @@ const DIRS: usize = 4;
 pub const TAKEN_EXTENTS: usize = 16;
 
 /// What a lane is about to take, noted before it takes it (docs/processes.md). The holder writes it with
-/// plain stores. Only the settler of the lane reads it, after the holder's death.
+/// plain stores. Only the settler of the lane reads it, after the holder's death, except `inside`, `reclaimer` and
+/// `holder`.
 #[repr(C, align(64))]
 pub struct Intent {
     pub(super) canary: AtomicU64,

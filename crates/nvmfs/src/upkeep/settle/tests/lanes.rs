@@ -1,4 +1,5 @@
-//! Lanes whose chains others clean meanwhile, and lanes that the kernel does not mark.
+//! Settling beside others: a chain that another lane cleans meanwhile, a lane that is being reclaimed while its thread ends, a lane left by
+//! exec, a bucket that has become another directory's.
 
 use super::super::{lanes, sweep};
 use super::{PAGE, bench, dies, ended, state, verify};
@@ -43,7 +44,8 @@ fn crash_a_dead_lanes_chain_was_settled_during_anothers_cleaning() {
     verify(bench, &states, "a chain that was kept");
 }
 
-/// The thread's own words for waiting had gone before its lane: that counted as damage, and nothing was written any more.
+/// An ending thread's thread-locals of `state::wait` were destroyed before its lane was returned. Its wait for the reclaimer panicked: that
+/// counted as damage, and nothing was written any more.
 #[test]
 fn a_thread_that_ends_waits_for_a_reclaimer_of_its_lane() {
     let bench = bench();
