@@ -52,7 +52,7 @@ impl Family {
 /// Of one test.
 const LIMIT: Duration = Duration::from_secs(600);
 /// What the long ones are told: a broken promise shows in less.
-const SHORT: [(&str, &str); 3] =
+pub const SHORT: [(&str, &str); 3] =
     [("HEDDLE_ALL_BUILT", "1"), ("HEDDLE_KILL_ROUNDS", "60"), ("HEDDLE_FULL_SECONDS", "4")];
 
 /// `cargo xtask breaches [NAME…]`

@@ -93,6 +93,26 @@ pub fn is_roots(status: &str) -> bool {
     ids.and_then(|ids| ids.split_whitespace().nth(1)) == Some("0")
 }
 
+/// Runs to the end, or until `look` has seen enough. It is asked some times a second, with the time that the program could use; then
+/// the program is killed, and there is no status.
+///
+/// # Errors
+/// A program that cannot be started, or cannot be ended.
+pub fn watched(command: &mut Command, mut look: impl FnMut(Duration) -> bool) -> Result<Option<ExitStatus>> {
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", show(command)))?;
+    let mut used = clock::Used::new();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if look(used.up_to(Instant::now())) {
+            kill::tree(&mut child)?;
+            return Ok(None);
+        }
+        std::thread::sleep(clock::LOOK);
+    }
+}
+
 fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
     let mut used = clock::Used::new();
     loop {

@@ -26,7 +26,7 @@ use crate::{docs, process, soak, torn};
 const BUILD: &[&str] =
     &["build", "--workspace", "--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"];
 /// Tells the tests that all is built.
-const BUILT: &str = "HEDDLE_ALL_BUILT";
+pub const BUILT: &str = "HEDDLE_ALL_BUILT";
 /// What takes longest begins first, so that no processor waits for it at the end.
 const LONGEST: [&str; 5] = ["nvmfs/fsck", "fxmark/lib", "nvmfs/images", "cli/bypass", "crash/power_cuts"];
 /// Of one suite.

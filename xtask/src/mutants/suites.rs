@@ -1,19 +1,19 @@
 //! Which test binaries watch a crate, and in which order.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use anyhow::Result;
-
 /// Suites that take tens of seconds: last. The soak is left out: it takes minutes whatever it finds.
-const SLOW: [&str; 8] = ["images", "full", "power_cuts", "kill", "fsck", "torn", "processes", "damage"];
+const SLOW: [&str; 9] =
+    ["kill", "full", "processes", "space", "node_log", "corners", "images", "power_cuts", "fsck"];
 const LEFT_OUT: [&str; 2] = ["soak", "shuttle"];
 
 /// What besides a crate's own suites watches it.
 const WATCHERS: &[(&str, &[(&str, &str)])] = &[
-    ("nvmfs", &[("crash", "power_cuts")]),
+    ("f2fs", &[("cli", "flash")]),
+    ("nvmfs", &[("fxmark", "processes"), ("crash", "power_cuts")]),
     ("arena", &[("nvmfs", "lib"), ("nvmfs", "threads"), ("nvmfs", "processes"), ("cli", "together")]),
     ("range-lock", &[("nvmfs", "threads"), ("nvmfs", "torn")]),
     ("pmem", &[("nvmfs", "lib"), ("crash", "power_cuts")]),
@@ -35,34 +35,8 @@ const WATCHERS: &[(&str, &[(&str, &str)])] = &[
     ("fuse", &[("cli", "mount_ways"), ("cli", "bypass"), ("cli", "look")]),
 ];
 
-/// A test binary: a crate's folder, and `lib` or a file of its `tests/`.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Suite {
-    pub of: String,
-    pub file: String,
-}
-
-impl Suite {
-    /// Cargo's arguments that build or run it.
-    pub fn args(&self) -> Vec<String> {
-        let package = format!("heddle-{}", self.of);
-        let mut args = vec!["test".to_owned(), "-p".into(), package];
-        match self.file.as_str() {
-            "lib" => args.push("--lib".into()),
-            file => args.extend(["--test".to_owned(), file.into()]),
-        }
-        args
-    }
-}
-
-impl std::fmt::Display for Suite {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.of, self.file)
-    }
-}
-
-/// The suites that watch a crate, cheap ones first.
-pub fn watching(root: &Path, of: &str) -> Result<Vec<Suite>> {
+/// The names of the suites that watch a crate, cheap ones first.
+pub fn watching(root: &Path, of: &str) -> Vec<String> {
     let folder = root.join("crates").join(of);
     let mut files: Vec<String> = match std::fs::read_dir(folder.join("tests")) {
         Ok(entries) => entries.flatten().filter_map(|entry| test_file(&entry.path())).collect(),
@@ -74,10 +48,9 @@ pub fn watching(root: &Path, of: &str) -> Result<Vec<Suite>> {
     if folder.join("src/lib.rs").exists() {
         files.insert(0, "lib".into());
     }
-    let own = files.into_iter().map(|file| Suite { of: of.into(), file });
+    let own = files.into_iter().map(|file| format!("{of}/{file}"));
     let others = WATCHERS.iter().filter(|(watched, _)| *watched == of).flat_map(|(_, suites)| *suites);
-    let others = others.map(|(of, file)| Suite { of: (*of).into(), file: (*file).into() });
-    Ok(own.chain(others).collect())
+    own.chain(others.map(|(of, file)| format!("{of}/{file}"))).collect()
 }
 
 fn test_file(path: &Path) -> Option<String> {
@@ -85,39 +58,25 @@ fn test_file(path: &Path) -> Option<String> {
     Some(path.file_stem().filter(|_| is_source)?.to_str()?.to_owned())
 }
 
-/// What is known of suites on the unchanged tree. A failure counts only for a suite that passes there.
+/// What is known of suites without a mutant. One that fails there sees nothing.
 #[derive(Default)]
 pub struct Baselines {
-    took: Mutex<HashMap<Suite, Duration>>,
-    red: Mutex<HashSet<Suite>>,
+    /// Of each, the longest silence; none if it failed.
+    known: Mutex<HashMap<String, Arc<OnceLock<Option<Duration>>>>>,
 }
 
 impl Baselines {
-    /// It passed unchanged, in this time.
-    pub fn passed(&self, suite: &Suite, took: Duration) {
-        let mut known = self.took.lock().expect("no holder panics");
-        let longest = known.entry(suite.clone()).or_default();
-        *longest = took.max(*longest);
-    }
-
-    /// It fails unchanged: it says nothing about a mutant.
-    pub fn is_red(&self, suite: &Suite) {
-        println!("LEFT OUT {suite}: it fails without a change, so it sees nothing");
-        self.red.lock().expect("no holder panics").insert(suite.clone());
-    }
-
-    pub fn may_run(&self, suite: &Suite) -> bool {
-        !self.red.lock().expect("no holder panics").contains(suite)
-    }
-
-    pub fn has_passed(&self, suite: &Suite) -> bool {
-        self.took.lock().expect("no holder panics").contains_key(suite)
-    }
-
-    /// How long it may run on a mutant: one that hangs is seen.
-    pub fn limit(&self, suite: &Suite) -> Duration {
-        let took = self.took.lock().expect("no holder panics").get(suite).copied();
-        took.map_or(Duration::from_secs(480), |took| Duration::from_secs(30) + 6 * took)
+    /// How long a suite may be silent with a mutant; none if it says nothing about mutants. `run` runs it without one.
+    pub fn silence(&self, suite: &str, run: impl FnOnce() -> Option<Duration>) -> Option<Duration> {
+        let known = self.known.lock().expect("no holder panics").entry(suite.to_owned()).or_default().clone();
+        let longest = *known.get_or_init(|| {
+            let longest = run();
+            if longest.is_none() {
+                println!("LEFT OUT {suite}: it fails without a change, so it sees nothing");
+            }
+            longest
+        });
+        longest.map(|longest| Duration::from_secs(30) + 6 * longest)
     }
 }
 
@@ -128,7 +87,7 @@ mod tests {
     #[test]
     fn cheap_suites_come_first_and_those_of_other_crates_last() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let names: Vec<String> = watching(root, "nvmfs").unwrap().iter().map(Suite::to_string).collect();
+        let names: Vec<String> = watching(root, "nvmfs");
         assert_eq!(names.first().map(String::as_str), Some("nvmfs/lib"));
         assert_eq!(names.last().map(String::as_str), Some("crash/power_cuts"));
         let at = |name: &str| names.iter().position(|other| other == name).unwrap();
