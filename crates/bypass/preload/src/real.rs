@@ -104,6 +104,7 @@ real! {
     unshare(flags: c_int) -> c_int = -1;
     setns(fd: Fd, kind: c_int) -> c_int = -1;
     chroot(path: Path) -> c_int = -1;
+    pivot_root(new: Path, old: Path) -> c_int = -1;
     fcntl64(fd: Fd, command: c_int, arg: usize) -> c_int = -1;
     ioctl(fd: Fd, request: libc::c_ulong, arg: Buf) -> c_int = -1;
     lockf(fd: Fd, command: c_int, len: i64) -> c_int = -1;

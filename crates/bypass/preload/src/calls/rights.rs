@@ -182,3 +182,5 @@ same! { [unshare] (flags: c_int) { |call| shutting_in_if(loses(flags.into()), ca
 same! { [setns] (fd: c_int, kind: c_int) { shutting_in } }
 // As chroot(2).
 same! { [chroot] (path: *const c_char) { shutting_in } }
+// As pivot_root(2), which the C library has without a header.
+same! { [pivot_root] (new: *const c_char, old: *const c_char) { shutting_in } }
