@@ -16,12 +16,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::mount::MountFlags;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
+};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::mounts::{FS_SUBTYPE, FS_TYPE};
 use crate::options::MountOptions;
 
+/// What the kernel calls the type; the subtype is an option.
+const KERNEL_TYPE: &str = "fuse";
 const HELPER: &str = "fusermount3";
 /// Variable by which the helper learns the number of the socket to send the connection over.
 const HELPER_SOCKET: &str = "_FUSE_COMMFD";
@@ -56,6 +61,46 @@ fn by_ourselves(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let source = CString::new(options.source.as_os_str().as_bytes())?;
     let data = CString::new(data)?;
     rustix::mount::mount(&source, dir, FS_TYPE, flags, &*data)?;
+    Ok(device.into())
+}
+
+/// Mounts beneath the mount at `dir`, which stays on top. As [`by_ourselves`], by the calls that can do so.
+///
+/// # Errors
+/// Those of the system; before Linux 6.5 always.
+pub(crate) fn connect_beneath(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let device = File::options().read(true).write(true).open("/dev/fuse")?;
+    let fs = fsopen(KERNEL_TYPE, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&fs, "source", options.source.as_os_str())?;
+    let strings = [
+        ("subtype", FS_SUBTYPE.to_owned()),
+        ("fd", device.as_raw_fd().to_string()),
+        // The directory on top may not be asked. The kernel gets the mode from us later.
+        ("rootmode", format!("{:o}", libc::S_IFDIR)),
+        ("user_id", rustix::process::getuid().as_raw().to_string()),
+        ("group_id", rustix::process::getgid().as_raw().to_string()),
+    ];
+    for (key, value) in &strings {
+        fsconfig_set_string(&fs, *key, value.as_str())?;
+    }
+    fsconfig_set_flag(&fs, "default_permissions")?;
+    if options.allow_other {
+        fsconfig_set_flag(&fs, "allow_other")?;
+    }
+    if options.read_only {
+        fsconfig_set_flag(&fs, "ro")?;
+    }
+    fsconfig_create(&fs)?;
+    let given = [
+        (options.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
+        (!options.exec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        (!options.suid, MountAttrFlags::MOUNT_ATTR_NOSUID),
+        (!options.dev, MountAttrFlags::MOUNT_ATTR_NODEV),
+    ];
+    let flags: MountAttrFlags = given.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).collect();
+    let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_BENEATH;
+    move_mount(&mount, "", rustix::fs::CWD, dir, how)?;
     Ok(device.into())
 }
 

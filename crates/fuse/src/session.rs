@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -15,7 +15,7 @@ use rustix::mount::UnmountFlags;
 
 use crate::Error;
 use crate::adapter::Adapter;
-use crate::connect::connect;
+use crate::connect::{connect, connect_beneath};
 use crate::error::shown;
 use crate::guard;
 use crate::handles::Handles;
@@ -75,12 +75,6 @@ impl MountPoint {
         let dir = self.dir;
         let refused = |source| Error::Refused { dir: dir.clone(), source };
         keep_standard_descriptors().map_err(refused)?;
-        if let Some(dead) = &self.dead
-            && mounts::mount_at(&dir).is_some_and(|mount| mount.is(dead))
-        {
-            // Open files of the dead mount stay open, but fail.
-            take_away(&dir, UnmountFlags::DETACH)?;
-        }
         let shared = Arc::new(Shared::default());
         let handles = Arc::new(Handles::default());
         let owner = ShownOwner { uid: options.uid, gid: options.gid };
@@ -96,7 +90,11 @@ impl MountPoint {
         // Descriptors in reserve: a mount made with the last descriptor could be neither found in the table
         // nor unmounted.
         let spare = [spare_descriptor().map_err(refused)?, spare_descriptor().map_err(refused)?];
-        let connection = connect(&dir, options).map_err(refused)?;
+        let dead = self.dead.filter(|dead| mounts::mount_at(&dir).is_some_and(|mount| mount.is(dead)));
+        let connection = match dead {
+            Some(_) => in_place_of_the_dead(&dir, options)?,
+            None => connect(&dir, options).map_err(refused)?,
+        };
         drop(spare);
         let (tell, events) = mpsc::channel();
         let mount = mounts::mount_at(&dir);
@@ -135,6 +133,16 @@ impl MountPoint {
 /// As those.
 pub fn mount(fs: Arc<dyn FileSystem>, dir: &Path, options: &MountOptions) -> Result<Mounted, Error> {
     MountPoint::check(dir, &options.source)?.mount(fs, options)
+}
+
+/// Mounts in place of the dead mount there. Open files of the dead one stay open, but fail.
+///
+/// The new mount lies beneath the dead one before that is detached. So every call meets one of the two, and none makes a file in the
+/// directory below, where nobody would find it again. Where the kernel cannot do that (before Linux 6.5, or for `fusermount3`), there is a gap.
+fn in_place_of_the_dead(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Error> {
+    let beneath = connect_beneath(dir, options);
+    take_away(dir, UnmountFlags::DETACH)?;
+    beneath.or_else(|_| connect(dir, options)).map_err(|source| Error::Refused { dir: dir.into(), source })
 }
 
 fn usable(dir: &Path) -> Result<PathBuf, Error> {

@@ -141,6 +141,9 @@ fn take(args: &Args, bytes: u64) -> Result<Region> {
         // Stores past the cache are measured.
         None => Ok(Region::anonymous_as(bytes, Durability::Power)?),
         Some(path) => {
+            if std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() > 0) {
+                return Err(usage(format!("{} exists: name a new file, or a device", path.display())));
+            }
             let force = if args.force { Force::Yes } else { Force::No };
             let target =
                 overwrite::take(path, force, "Name another one, or give up what it holds with --force")?;

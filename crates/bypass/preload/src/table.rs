@@ -297,6 +297,10 @@ pub fn opened(fd: i32, posix_flags: i32) -> i32 {
 }
 
 fn take_up(fd: i32, posix_flags: i32) {
+    // Access mode 3 is neither for reading nor for writing.
+    if posix_flags & libc::O_ACCMODE == libc::O_ACCMODE {
+        return;
+    }
     // D5: it is dropped last.
     let Some(_busy) = Busy::enter() else { return };
     let Some(_taking) = Taking::enter() else { return };

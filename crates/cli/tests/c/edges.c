@@ -28,6 +28,17 @@ static void wrong_in_two_ways(void) {
 	FAILS(fallocate(fd, 0, 0, 0), EINVAL);
 	FAILS(fstat(in, nowhere), EFAULT);
 	FAILS(lseek(in, -9, SEEK_END), EINVAL);
+	FAILS(sync_file_range(fd, 0, 0, 0xff), EINVAL);
+	FAILS(sync_file_range(fd, INT64_MAX, 10, 0), EINVAL);
+	FAILS(readahead(fd, 0, 5), EBADF);
+	FAILS(readahead(in, 0, SIZE_MAX), EINVAL);
+	/* Neither for reading nor for writing. */
+	int neither = open(file, O_ACCMODE);
+	CHECK(neither >= 0);
+	FAILS(read(neither, buf, 1), EBADF);
+	FAILS(pread(neither, buf, 1, 0), EBADF);
+	FAILS(pwrite(neither, buf, 1, 0), EBADF);
+	FAILS(ftruncate(neither, 0), EINVAL);
 }
 
 /* The kernel looks at all addresses first, how little there is to move. */

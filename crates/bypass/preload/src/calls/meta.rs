@@ -123,11 +123,23 @@ same! {
         }
     }
 }
+/// All flags of sync_file_range(2).
+const RANGE_FLAGS: u32 =
+    libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+
+/// Returns true if the range ends at an offset that a file may have.
+fn is_range(at: i64, len: i64) -> bool {
+    at >= 0 && len >= 0 && at.checked_add(len).is_some()
+}
+
 // As sync_file_range(2): every write is durable already.
 same! {
     [sync_file_range] (fd: c_int, at: i64, len: i64, flags: u32) {
-        |call: _| served(fd, Count::Sync, |used| if at < 0 || len < 0 { Err(Passed::Unserved) } else { used.file().sync(true) },
-            zero_or_errno, call)
+        |call: _| {
+            let is_valid = is_range(at, len) && flags & !RANGE_FLAGS == 0;
+            let sync = |used: &Used| if is_valid { used.file().sync(true) } else { Err(Passed::Unserved) };
+            served(fd, Count::Sync, sync, zero_or_errno, call)
+        }
     }
 }
 /// As readahead(2): we have no page cache to fill. The kernel would fill its own, and then its cached pages
@@ -139,7 +151,11 @@ same! {
 pub unsafe extern "C-unwind" fn readahead(fd: c_int, at: i64, len: usize) -> isize {
     // SAFETY: the caller's promise.
     let call = || unsafe { real::readahead(fd, at, len) as c_int };
-    served(fd, Count::Advise, |used| used.file().unmapped(), zero_or_errno, call) as isize
+    let advise = |used: &Used| match i64::try_from(len) {
+        Ok(len) if used.file().may_read() && is_range(at, len) => used.file().unmapped(),
+        _ => Err(Passed::Unserved),
+    };
+    served(fd, Count::Advise, advise, zero_or_errno, call) as isize
 }
 
 // As posix_fadvise(2), which returns the error and does not set errno; for the same reason.
