@@ -2,6 +2,8 @@
 //! namespaces. Whatever happens is said, with the way out, and processes that work on the image are not hurt.
 
 mod common;
+#[path = "daemon/takeover.rs"]
+mod takeover;
 
 use common::{Mounted, Place, alone, build_preload, command, heddle};
 use rustix::fs::{FlockOperation, flock};
@@ -12,7 +14,6 @@ use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, symlink};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 fn info(place: &Place) -> serde_json::Value {
@@ -208,43 +209,6 @@ fn mount_replaces_a_dead_mount_but_not_one_of_another_image() {
     heddle(&["mount", &other, &place.mnt()]).failed(1, &["has died", "heddle umount"]);
     let mounted = Mounted::new(&place, &[]);
     assert_eq!(fs::read(mounted.path("file")).unwrap(), b"returned");
-}
-
-/// They were made in the directory below the mount, where nobody found them again.
-#[test]
-fn no_file_is_lost_that_is_made_while_a_daemon_is_replaced() {
-    let Some(_alone) = alone() else { return };
-    if !has_mounts_beneath() {
-        eprintln!("SKIPPED, NOT TESTED: a dead mount is replaced without a gap from Linux 6.5 on");
-        return;
-    }
-    let place = Place::with_image("heddle");
-    let (mnt, ends) = (place.path("mnt"), AtomicBool::new(false));
-    std::mem::forget(Mounted::new(&place, &[]));
-    let made: Vec<u32> = std::thread::scope(|scope| {
-        let maker = scope.spawn(|| {
-            let is_made = |n: &u32| File::create_new(mnt.join(n.to_string())).is_ok();
-            (0..).take_while(|_: &u32| !ends.load(SeqCst)).filter(is_made).collect()
-        });
-        for _ in 0..5 {
-            std::thread::sleep(Duration::from_millis(100));
-            kill_process(daemon(&place), Signal::KILL).unwrap();
-            eventually("it does not die", || fs::metadata(place.mnt()).is_err());
-            std::mem::forget(Mounted::new(&place, &[]));
-        }
-        ends.store(true, SeqCst);
-        maker.join().unwrap()
-    });
-    let lost = made.iter().filter(|n| !mnt.join(n.to_string()).exists()).count();
-    heddle(&["umount", &place.mnt()]).ok();
-    let below = fs::read_dir(&mnt).unwrap().count();
-    assert!(made.len() > 100 && (lost, below) == (0, 0), "{} made, {lost} lost, {below} below", made.len());
-}
-
-fn has_mounts_beneath() -> bool {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or(0));
-    (numbers.next(), numbers.next()) >= (Some(6), Some(5))
 }
 
 #[test]

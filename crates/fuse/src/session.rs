@@ -138,7 +138,8 @@ pub fn mount(fs: Arc<dyn FileSystem>, dir: &Path, options: &MountOptions) -> Res
 /// Mounts in place of the dead mount there. Open files of the dead one stay open, but fail.
 ///
 /// The new mount lies beneath the dead one before that is detached. So every call meets one of the two, and none makes a file in the
-/// directory below, where nobody would find it again. Where the kernel cannot do that (before Linux 6.5, or for `fusermount3`), there is a gap.
+/// directory below, where nobody would find it again. Where the kernel cannot do that (before Linux 6.5, or for `fusermount3`), there is a
+/// gap.
 fn in_place_of_the_dead(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Error> {
     let beneath = connect_beneath(dir, options);
     take_away(dir, UnmountFlags::DETACH)?;

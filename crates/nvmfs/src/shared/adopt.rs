@@ -15,6 +15,7 @@
 
 use super::image_id;
 use super::notes::{self, NoteError};
+use crate::format::inode::CHUNK_INODES;
 use crate::process::boot_id;
 use crate::state::core::{Core, Identity, Parts, Root};
 use crate::upkeep::settle::{self, HOOKS};
@@ -22,6 +23,7 @@ use crate::variant::Variant;
 use crate::volume::{Volume, VolumeError, read_superblock};
 use heddle_arena::Arena;
 use heddle_pmem::{Durability, Region};
+use heddle_vfs::Ino;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -127,7 +129,18 @@ fn take_over(image: &Path) -> Result<Volume, AdoptError> {
         return Err(served());
     }
     settle::sweep(&core);
+    forget_kernel_pages(&core);
     Ok(Volume::adopted(core, superblock))
+}
+
+/// The kernel's pages of files ended with the dead mount, which counted them. Nobody else would count them down: such files would be served
+/// through the mount for ever.
+fn forget_kernel_pages(core: &Core) {
+    let chunks = (0..core.chunks().len() as u64).map(|chunk| chunk * CHUNK_INODES);
+    for first in chunks.filter(|first| core.slot(Ino(*first)).is_some()) {
+        let inodes = (first..first + CHUNK_INODES).filter_map(|ino| core.slot(Ino(ino)));
+        inodes.for_each(|inode| inode.volatile.forget_kernel_pages());
+    }
 }
 
 /// Returns true if this process has the image open. Clients have closed it. A process whose descriptors may

@@ -330,6 +330,11 @@ impl VolatileInode {
         }
     }
 
+    /// No descriptor is counted any more: the mount that counted them is dead.
+    pub fn forget_kernel_pages(&self) {
+        self.kernel_pages.store(0, SeqCst);
+    }
+
     /// Size in bytes.
     pub fn size(&self) -> u64 {
         // ORDERING: SeqCst, O1 and O2.
