@@ -103,7 +103,12 @@ fn begin(
     let attach_server = image.open_attach_socket(args, options);
     // Before the mount is there: this process must never wait for its own mount.
     let log = if args.tell_ready { log::open(options.log.as_deref()) } else { None };
-    let mounted = place.mount(image.file_system(), &shown_as(args, options, attach_server.as_ref()));
+    let mut shown = shown_as(args, options, attach_server.as_ref());
+    if image.is_held_by_clients() {
+        // Descriptors of the dead mount are unknown to this one, so it cannot tell which files others change meanwhile.
+        shown.ttl = Duration::ZERO;
+    }
+    let mounted = place.mount(image.file_system(), &shown);
     let begun = mounted.map_err(anyhow::Error::from).and_then(|mounted| {
         say_ready(args, log.as_ref(), &mounted, signals)?;
         Ok(mounted)

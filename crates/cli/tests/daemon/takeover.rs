@@ -61,6 +61,41 @@ fn a_file_mapped_when_its_daemon_was_killed_is_served_again() {
     assert_eq!(fs::read(mounted.path("file")).unwrap()[..5], *b"again");
 }
 
+/// The new daemon did not know who has the file open, and the kernel kept its size: cp(1) copied too little.
+#[test]
+fn who_looks_after_a_takeover_sees_what_earlier_clients_write() {
+    let Some(_alone) = alone() else { return };
+    build_preload();
+    let place = Place::with_image("heddle");
+    std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
+    let file = place.path("mnt/file");
+    let mut run = command(&["run", "--", "python3", "-c", APPENDS_WHEN_TOLD]);
+    let mut appends = run.arg(&file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut tell, mut told) = (appends.stdin.take().unwrap(), appends.stdout.take().unwrap());
+    told.read_exact(&mut [0]).unwrap();
+    kill_process(daemon(&place), Signal::KILL).unwrap();
+    eventually("it does not die", || fs::metadata(place.mnt()).is_err());
+    let _mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    for n in 0..20 {
+        assert_eq!(fs::metadata(&file).unwrap().len(), n * 1000);
+        tell.write_all(b"\n").unwrap();
+        told.read_exact(&mut [0]).unwrap();
+    }
+    drop(tell);
+    appends.wait().unwrap();
+}
+
+/// Appends 1,000 bytes after each line at its input, and writes a character after each.
+const APPENDS_WHEN_TOLD: &str = r"
+import os, sys
+f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.pwrite(f, b'', 0)
+os.write(1, b'.')
+for n, line in enumerate(sys.stdin):
+    os.pwrite(f, b'x' * 1000, n * 1000)
+    os.write(1, b'.')
+";
+
 /// They were made in the directory below the mount, where nobody found them again.
 #[test]
 fn no_file_is_lost_that_is_made_while_a_daemon_is_replaced() {
