@@ -41,6 +41,10 @@ pub struct Attachment {
     /// `process()` of the process that has prefaulted the whole image; 0: none. A forked child has none of its
     /// parent's page tables.
     mapped_by: AtomicU32,
+    /// The daemon behind the mount, as the engine names it.
+    daemon: u64,
+    /// This process has locked a file through this mount.
+    has_locked: AtomicBool,
 }
 
 // SAFETY: threads share the engine by reference. Only `let_go` changes it, once, while no reference exists
@@ -49,8 +53,10 @@ unsafe impl Sync for Attachment {}
 
 impl Attachment {
     pub(crate) fn new(fs: NvmFs, dev: u64) -> Attachment {
+        let daemon = fs.daemon();
         let fs = UnsafeCell::new(ManuallyDrop::new(fs));
-        Attachment { fs, gone: AtomicBool::new(false), dev, mapped_by: AtomicU32::new(0) }
+        let (gone, has_locked) = (AtomicBool::new(false), AtomicBool::new(false));
+        Attachment { fs, gone, dev, mapped_by: AtomicU32::new(0), daemon, has_locked }
     }
 
     /// The engine.
@@ -59,6 +65,20 @@ impl Attachment {
         debug_assert!(!self.gone.load(Ordering::SeqCst));
         // SAFETY: A2: the caller has a file of this engine open, or is opening one.
         unsafe { &*self.fs.get() }
+    }
+
+    /// Notes that this process locks a file through this mount. Returns false if the mount's daemon is dead and another one has taken over:
+    /// no lock through this mount keeps anybody out then.
+    pub(crate) fn note_lock(&self) -> bool {
+        self.has_locked.store(true, Ordering::SeqCst);
+        !self.has_lost_locks()
+    }
+
+    /// Returns true if this process has locked files through this mount, and another daemon has taken over since. The locks went with the
+    /// dead mount, so others may change what they protected: no call may be served any more.
+    #[inline]
+    pub(crate) fn has_lost_locks(&self) -> bool {
+        self.has_locked.load(Ordering::SeqCst) && self.fs().daemon() != self.daemon
     }
 
     /// With `HEDDLE_PREFAULT=1` maps the whole image, once per process: first stores then cost no page

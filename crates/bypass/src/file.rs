@@ -65,6 +65,7 @@ struct Opened {
     process: u32,
     handle: Handle,
     pages: KernelPages<'static>,
+    at: &'static Attachment,
 }
 
 /// An open file (see the module).
@@ -101,6 +102,11 @@ impl File {
             whose_offset: AtomicU8::new(offset::OURS),
             stat_is_engines: OnceLock::new(),
         }
+    }
+
+    /// Notes that this process locks the file. Returns false if no lock through this descriptor keeps anybody out any more.
+    pub fn note_lock(&self) -> bool {
+        self.at.note_lock()
     }
 
     /// Returns true if a write takes privileges away from the file (set-id bits, capabilities). The mount's
@@ -452,7 +458,7 @@ impl File {
             self.release(handle);
             return Err(Passed::Engine);
         };
-        let fresh = Box::into_raw(Box::new(Opened { process: process(), handle, pages }));
+        let fresh = Box::into_raw(Box::new(Opened { process: process(), handle, pages, at: self.at }));
         loop {
             // A parent's handle stays in the parent: its box here is a copy, which is left alone.
             let old = self.opened.load(SeqCst);
@@ -503,7 +509,11 @@ impl File {
 impl Opened {
     #[inline]
     fn unless_mapped(&self) -> Result<(), Passed> {
-        if self.pages.are_kept() { Err(Passed::Mapped) } else { Ok(()) }
+        match () {
+            () if self.pages.are_kept() => Err(Passed::Mapped),
+            () if self.at.has_lost_locks() => Err(Passed::Engine),
+            () => Ok(()),
+        }
     }
 }
 

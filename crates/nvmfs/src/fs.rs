@@ -104,6 +104,11 @@ impl NvmFs {
         Ok(Handle { ino: inode.ino, flags, token: self.count_handle(guard, inode)? })
     }
 
+    /// Names the process that mounted the image, or that took it over last.
+    pub fn daemon(&self) -> u64 {
+        self.core.root().daemon()
+    }
+
     /// The word that tells whether the kernel caches pages of this file; the handle must stay open meanwhile.
     pub fn kernel_pages(&self, handle: &Handle) -> Option<KernelPages<'_>> {
         self.open_inode(handle).ok().map(|inode| inode.volatile.kernel_pages())

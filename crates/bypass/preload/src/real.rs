@@ -107,6 +107,7 @@ real! {
     pivot_root(new: Path, old: Path) -> c_int = -1;
     fcntl64(fd: Fd, command: c_int, arg: usize) -> c_int = -1;
     ioctl(fd: Fd, request: libc::c_ulong, arg: Buf) -> c_int = -1;
+    flock(fd: Fd, operation: c_int) -> c_int = -1;
     lockf(fd: Fd, command: c_int, len: i64) -> c_int = -1;
     lockf64(fd: Fd, command: c_int, len: i64) -> c_int = -1;
 

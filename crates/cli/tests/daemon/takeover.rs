@@ -96,6 +96,53 @@ for n, line in enumerate(sys.stdin):
     os.write(1, b'.')
 ";
 
+/// Locks a file and writes to it; after a line at its input it locks and writes again, to the old descriptor and to a new one.
+const LOCKS: &str = r"
+import fcntl, os, sys
+how = fcntl.flock if sys.argv[2] == 'flock' else fcntl.lockf
+def tries(call):
+    try: call(); print('done', flush=True)
+    except OSError as e: print(e.errno, flush=True)
+f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+other = os.open(sys.argv[1] + '.log', os.O_RDWR | os.O_CREAT)
+os.pwrite(other, b'first', 0)
+how(f, fcntl.LOCK_EX)
+tries(lambda: os.pwrite(f, b'first', 0))
+sys.stdin.readline()
+tries(lambda: os.pwrite(f, b'again', 0))
+tries(lambda: os.pwrite(other, b'again', 0))
+tries(lambda: os.pread(f, 5, 0))
+tries(lambda: how(other, fcntl.LOCK_EX))
+new = os.open(sys.argv[1], os.O_RDWR)
+tries(lambda: how(new, fcntl.LOCK_EX))
+tries(lambda: os.pwrite(new, b'again', 0))
+";
+
+/// The locks went with the dead mount: the new daemon let others lock the same file, and both wrote.
+#[test]
+fn who_had_locked_a_file_does_not_write_without_the_lock() {
+    let Some(_alone) = alone() else { return };
+    build_preload();
+    for how in ["flock", "lockf"] {
+        let place = Place::with_image("heddle");
+        std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
+        let mut run = command(&["run", "--", "python3", "-c", LOCKS]);
+        let run = run.arg(place.path("mnt/file")).arg(how).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut locks = run.spawn().unwrap();
+        let (tell, mut told) = (locks.stdin.take().unwrap(), locks.stdout.take().unwrap());
+        told.read_exact(&mut [0; 5]).unwrap();
+        kill_process(daemon(&place), Signal::KILL).unwrap();
+        eventually("it does not die", || fs::metadata(place.mnt()).is_err());
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        drop(tell);
+        let mut said = String::new();
+        told.read_to_string(&mut said).unwrap();
+        locks.wait().unwrap();
+        assert_eq!(said.lines().collect::<Vec<_>>(), ["107", "107", "107", "107", "done", "done"], "{how}");
+        assert_eq!(fs::read(mounted.path("file.log")).unwrap(), b"first", "{how}");
+    }
+}
+
 /// They were made in the directory below the mount, where nobody found them again.
 #[test]
 fn no_file_is_lost_that_is_made_while_a_daemon_is_replaced() {

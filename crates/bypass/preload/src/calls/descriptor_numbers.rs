@@ -1,5 +1,6 @@
 //! Changes of descriptor numbers: closed, duplicated, reused.
 
+use super::meta::same;
 use crate::descriptor_numbers::{duplicating, replacing};
 use crate::real;
 use crate::table::{Used, holding, is_ours, let_go, remove_number, remove_numbers};
@@ -139,7 +140,7 @@ pub fn control(fd: c_int, command: c_int, arg: usize, call: impl Fn() -> c_int) 
                 Some(libc::SEEK_END) => super::copies::refresh_kernel_size(fd),
                 _ => {}
             }
-            call()
+            if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) { call() } else { locking(fd, call) }
         }
         _ => call(),
     }
@@ -160,7 +161,7 @@ fn counts_from(arg: usize) -> Option<c_int> {
 pub unsafe extern "C-unwind" fn lockf(fd: c_int, command: c_int, len: i64) -> c_int {
     give_away(fd);
     // SAFETY: the caller's promise.
-    unsafe { real::lockf(fd, command, len) }
+    locking(fd, || unsafe { real::lockf(fd, command, len) })
 }
 
 /// As lockf(3).
@@ -171,7 +172,20 @@ pub unsafe extern "C-unwind" fn lockf(fd: c_int, command: c_int, len: i64) -> c_
 pub unsafe extern "C-unwind" fn lockf64(fd: c_int, command: c_int, len: i64) -> c_int {
     give_away(fd);
     // SAFETY: the caller's promise.
-    unsafe { real::lockf64(fd, command, len) }
+    locking(fd, || unsafe { real::lockf64(fd, command, len) })
+}
+
+// As flock(2).
+same! { [flock] (fd: c_int, operation: c_int) { |call| locking(fd, call) } }
+
+/// Makes a call that locks a file. On a descriptor of a dead mount, in whose place another daemon serves, the kernel would lock what nobody
+/// else can see: the call fails.
+pub fn locking(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if holding(fd).is_some_and(|used| !used.file().note_lock()) {
+        real::set_errno(libc::ENOTCONN);
+        return -1;
+    }
+    call()
 }
 
 /// From now on the offset is the kernel's.

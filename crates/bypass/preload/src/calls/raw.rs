@@ -3,7 +3,7 @@
 //! Data calls made this way go through the mount. Those that use the offset give it to the kernel, for ever.
 
 use super::children::{before_clone, before_copy, before_sending, before_sending_all, forking};
-use super::descriptor_numbers::{before_close_range, control, give_away};
+use super::descriptor_numbers::{before_close_range, control, give_away, locking};
 use super::exec::executing;
 use super::ioctls::with_our_offset_and_size;
 use super::rights;
@@ -31,6 +31,9 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
     }
     if n == libc::SYS_fcntl {
         return control(fd, b as c_int, c as usize, || call() as c_int).into();
+    }
+    if n == libc::SYS_flock {
+        return locking(fd, || call() as c_int).into();
     }
     if n == libc::SYS_ioctl {
         return with_our_offset_and_size(fd, b as u64, call);
