@@ -16,8 +16,8 @@ use std::ptr::null_mut;
 
 /// Most elements of a vector, as the kernel's.
 const VECTOR_MAX: usize = 1024;
-/// Most bytes of a vector that are moved at once, since they go through our own memory.
-const VECTOR_BYTES_MAX: usize = 1 << 30;
+/// Most bytes of a vector that are moved at once, as the kernel's. They go through our own memory.
+const VECTOR_BYTES_MAX: usize = 0x7fff_f000;
 
 /// `again` repeats the whole call, for a number that means another file by now.
 #[inline]
