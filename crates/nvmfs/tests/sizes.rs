@@ -69,3 +69,20 @@ fn a_size_that_a_system_cannot_serve_is_refused_and_changes_nothing() {
         fs.unlink(&root(), Ino::ROOT, common::name("f")).unwrap();
     });
 }
+
+#[test]
+fn a_write_of_more_than_2_gib_is_refused_and_changes_nothing() {
+    // Zeros that take no memory until they are read.
+    let too_long = vec![0; (2 << 30) + 1];
+    each_variant(|variant| {
+        let volume = Disk::new(variant, 16 * MIB).mount();
+        let fs = volume.fs();
+        let file = fs.new_file(Ino::ROOT, "f");
+        fs.write(&file, 0, b"first").unwrap();
+        for said in [fs.write(&file, 0, &too_long).map(drop), fs.append(&file, &too_long).map(drop)] {
+            assert!(matches!(said, Err(Error::InvalidArgument(_))), "{variant:?}: {said:?}");
+        }
+        assert_eq!(fs.read_vec(&file, 0, 100), b"first", "{variant:?}");
+        fs.release(file);
+    });
+}
