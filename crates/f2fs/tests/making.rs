@@ -54,6 +54,12 @@ fn an_image_is_clean_and_empty_and_works() {
     }
 }
 
+#[test]
+fn no_two_images_have_the_same_uuid() {
+    let uuids = [(); 2].map(|()| F2fs::open(&Image::made(64).path).unwrap().info().uuid);
+    assert!(uuids[0] != uuids[1] && !uuids.contains(&[0; 16]), "{uuids:?}");
+}
+
 /// Nothing of what was there before comes up, however often.
 #[test]
 fn an_image_is_made_over_another_one() {
