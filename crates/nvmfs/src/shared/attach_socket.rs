@@ -163,24 +163,9 @@ impl AttachSocket {
 
     /// I3: a new peer takes the place of the oldest peer of its kind.
     fn make_room(&mut self, caller: Caller, uid: u32) {
-        let of_members =
-            self.connections.iter().filter(|connection| connection.caller == Caller::Member).count();
-        let like = |connection: &&Connection| match caller {
-            Caller::Member if of_members < CONNECTIONS_OF_MEMBERS_MAX => {
-                connection.caller == caller && connection.uid == uid
-            }
-            _ => connection.caller == caller,
-        };
-        let limit = match caller {
-            Caller::Owner => CONNECTIONS_MAX,
-            Caller::Member if of_members < CONNECTIONS_OF_MEMBERS_MAX => CONNECTIONS_OF_A_MEMBER_MAX,
-            Caller::Member => CONNECTIONS_OF_MEMBERS_MAX,
-            Caller::Stranger => CONNECTIONS_OF_STRANGERS_MAX,
-        };
-        if self.connections.iter().filter(like).count() >= limit {
-            // They are ordered by arrival.
-            let oldest = self.connections.iter().position(|connection| like(&connection));
-            oldest.map(|at| self.connections.remove(at));
+        let peers = self.connections.iter().map(|connection| (connection.caller, connection.uid));
+        if let Some(at) = goes(peers, caller, uid) {
+            self.connections.remove(at);
         }
     }
 
@@ -300,5 +285,45 @@ fn groups(socket: &OwnedFd) -> Vec<u32> {
             }
             _ => return Vec::new(),
         }
+    }
+}
+
+/// Which of the peers, ordered by arrival, makes room for a new one, if one must.
+fn goes(peers: impl Iterator<Item = (Caller, u32)> + Clone, caller: Caller, uid: u32) -> Option<usize> {
+    let of_members = peers.clone().filter(|(caller, _)| *caller == Caller::Member).count();
+    let (limit, of_one) = match caller {
+        Caller::Owner => (CONNECTIONS_MAX, false),
+        Caller::Member if of_members < CONNECTIONS_OF_MEMBERS_MAX => (CONNECTIONS_OF_A_MEMBER_MAX, true),
+        Caller::Member => (CONNECTIONS_OF_MEMBERS_MAX, false),
+        Caller::Stranger => (CONNECTIONS_OF_STRANGERS_MAX, false),
+    };
+    let mut like = peers
+        .enumerate()
+        .filter(|(_, peer)| peer.0 == caller && (!of_one || peer.1 == uid))
+        .map(|(at, _)| at);
+    let oldest = like.next()?;
+    (1 + like.count() >= limit).then_some(oldest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_peer_takes_the_place_of_the_oldest_of_its_kind() {
+        let goes = |peers: &[(Caller, u32)], caller, uid| goes(peers.iter().copied(), caller, uid);
+        let strangers: Vec<_> = (0..16).map(|uid| (Caller::Stranger, uid)).collect();
+        assert_eq!(goes(&strangers[1..], Caller::Stranger, 7), None);
+        assert_eq!(goes(&strangers, Caller::Stranger, 7), Some(0), "whatever user it is");
+        assert_eq!(goes(&strangers, Caller::Owner, 0), None);
+        let owners = [&strangers[..1], &[(Caller::Owner, 0); 64]].concat();
+        assert_eq!(goes(&owners, Caller::Owner, 0), Some(1));
+        // A member has a few, and all of them together have many.
+        let of_one = [&[(Caller::Member, 1)][..], &[(Caller::Member, 2); 8]].concat();
+        assert_eq!(goes(&of_one, Caller::Member, 2), Some(1));
+        assert_eq!(goes(&of_one, Caller::Member, 1), None);
+        let members: Vec<_> = (0..256).map(|uid| (Caller::Member, uid)).collect();
+        assert_eq!(goes(&members[1..], Caller::Member, 300), None);
+        assert_eq!(goes(&members, Caller::Member, 300), Some(0));
     }
 }

@@ -170,3 +170,10 @@ fn recovery_of_a_rename_has_the_last_block() {
         assert!(paid > 0, "{}: no cut left anything to pay", variant.name());
     }
 }
+
+#[test]
+fn an_arena_that_cannot_be_mapped_is_halved_until_it_can() {
+    // More than any processor addresses.
+    let arena = arena(1 << 60).unwrap();
+    assert!(arena.capacity_bytes() >= 256 << 20, "{} bytes", arena.capacity_bytes());
+}
