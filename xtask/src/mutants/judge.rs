@@ -125,15 +125,24 @@ fn module(file: &str) -> Option<String> {
     (path != "lib").then(|| format!("{}::", path.replace('/', "::")))
 }
 
-/// How the suite, or what is so called of it, sees the mutant, if it does.
+/// How the suite, or what is so called of it, sees the mutant, if it does. A silence counts only if the suite is not
+/// silent for so long without the mutant: on a busy machine it is.
 fn catches(run: &Run<'_>, called: Option<&str>) -> Result<Option<Ended>> {
     let mut unsteady: Vec<String> = Vec::new();
+    let mut silence = run.silence;
     loop {
         let skipped = unsteady.iter().flat_map(|test| ["--skip", test]);
-        let ended = run.with(&called.into_iter().chain(skipped).collect::<Vec<_>>())?;
+        let args: Vec<&str> = called.into_iter().chain(skipped).collect();
+        let with = |number| Run { suite: run.suite, log: run.log.clone(), number, silence }.with(&args);
+        let ended = with(run.number)?;
         let test = match &ended {
             Ended::Passed(_) => return Ok(None),
             Ended::Failed(test) => test.clone(),
+            Ended::Silent if with(0)? == Ended::Silent => {
+                println!("{}: silent also without the mutant; it gets more time", run.suite.name);
+                silence *= 2;
+                continue;
+            }
             Ended::Broke | Ended::Silent => return Ok(Some(ended)),
         };
         for _ in 0..TRIED_AGAIN {
