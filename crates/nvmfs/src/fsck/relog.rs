@@ -39,8 +39,14 @@ impl Supply {
         self.free.len() as u64
     }
 
-    /// Number of the next page.
+    /// Number of the last page.
     pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Takes the number of a page.
+    fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
         self.serial
     }
 }
@@ -56,12 +62,11 @@ pub fn write(media: &mut Media<'_>, image: &Image, supply: &mut Supply, slot: Po
     let blocks: Vec<BlockNo> = pages.iter().filter_map(|_| supply.block()).collect();
     let mut pointers = [0u64; LINE_WORDS];
     for (i, page) in pages.iter().enumerate() {
-        supply.serial += 1;
         let header = PageHeader {
             owner: home,
             epoch: image.superblock.epoch.get(),
             lane: LANE,
-            serial: supply.serial,
+            serial: supply.next_serial(),
             chain: 0,
             era: i as u64 + 1,
         };
@@ -109,4 +114,16 @@ fn paginate(records: &[Record], home: crate::ids::InodeId) -> Vec<Vec<&Record>> 
         }
     }
     pages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_pages_of_a_repair_have_the_same_number() {
+        let mut supply = Supply::new(Vec::new(), 7);
+        assert_eq!([supply.next_serial(), supply.next_serial()], [8, 9]);
+        assert_eq!(supply.serial(), 9, "the next inode's pages go on from here");
+    }
 }

@@ -237,8 +237,8 @@ pub fn drop_open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, ge
     fence_after_locked();
     // Also if the slot belonged to another inode for a moment: the count may have kept that one from being
     // freed.
-    if inode.volatile.nlink.load(SeqCst) == 0 && !(breaks(Breach::NamelessStays) && inode.volatile.linkable())
-    {
+    let stays = breaks(Breach::NamelessStays) && inode.volatile.linkable();
+    if inode.volatile.nlink.load(SeqCst) == 0 && !stays {
         end_once(core, guard, inode);
     }
 }
