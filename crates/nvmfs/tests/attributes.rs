@@ -4,6 +4,7 @@ mod common;
 
 use common::{Disk, Short, each_variant, fresh, name, options, remove_everything, root};
 use heddle_nvmfs::mount;
+use heddle_vfs::acl::{Acl, Entry, Tag};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::testkit::crowd::{
     attributes_are_read_whole, beside, nameless_files_end_or_are_named_once,
@@ -93,6 +94,30 @@ fn attributes_and_shifts_made_for_ever_do_not_fill_the_image() {
         fs.release(file);
         remove_everything(&fs).unwrap();
         assert!(free() + 40 > before + 30, "{} of {before} blocks came back", free());
+    });
+}
+
+#[test]
+fn access_lists_that_are_replaced_give_their_memory_back() {
+    let list = |perm| {
+        let entries =
+            [(Tag::Owner, 0), (Tag::User, 1000), (Tag::OwningGroup, 0), (Tag::Mask, 0), (Tag::Others, 0)];
+        Acl::new(entries.map(|(tag, id)| Entry { tag, perm, id }).to_vec()).unwrap().to_xattr()
+    };
+    each_variant(|variant| {
+        let volume = fresh(variant, 4 << 20);
+        let fs = volume.fs();
+        let dir = fs.new_dir(Ino::ROOT, "d");
+        let replace = |times: u32| {
+            for n in 0..times {
+                for which in [XattrName::ACL_ACCESS, XattrName::ACL_DEFAULT] {
+                    fs.setxattr(&root(), dir, which, &list((n % 8) as u8), SetXattr::Any).unwrap();
+                }
+            }
+            volume.memory_bytes()
+        };
+        let (before, after) = (replace(1000), replace(10_000));
+        assert_eq!(before, after, "{variant:?}");
     });
 }
 

@@ -155,6 +155,27 @@ fn writes_into_allocated_space_and_over_data_succeed_on_a_full_image() {
     });
 }
 
+/// It takes a block to list the pages that move: what frees no more than that could use the reserve up.
+#[test]
+fn on_a_full_image_a_collapse_must_free_more_than_it_takes() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 8 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.new_file(Ino::ROOT, "f");
+        for page in 0..8 {
+            fs.write(&handle, page * PAGE, &[page as u8 + 1; PAGE as usize]).unwrap();
+        }
+        fill(&fs);
+        let refused = fs.fallocate(&handle, RangeOp::Collapse, PAGE, PAGE);
+        assert_eq!(refused, Err(Error::NoSpace), "{variant:?}: a block for a block");
+        assert_eq!(fs.size(&handle), 8 * PAGE, "{variant:?}");
+        assert_eq!(fs.fallocate(&handle, RangeOp::Collapse, PAGE, 2 * PAGE), Ok(()), "{variant:?}");
+        assert_eq!(fs.read_vec(&handle, PAGE, 1), [4], "{variant:?}");
+        fs.release(handle);
+    });
+}
+
 /// Small writes leave a record each, and large ones go by pages.
 #[test]
 fn writes_over_a_third_of_a_full_image_find_log_space() {
