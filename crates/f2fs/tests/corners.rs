@@ -17,6 +17,8 @@ mod left_by_linux;
 mod listing;
 #[path = "corners/numbers.rs"]
 mod numbers;
+#[path = "corners/repaired.rs"]
+mod repaired;
 #[path = "corners/surveyed.rs"]
 mod surveyed;
 #[path = "corners/unreadable.rs"]

@@ -111,6 +111,22 @@ fn crash_a_damaged_node_met_halfway_ended_all_changes() {
     }
 }
 
+#[test]
+fn a_damaged_node_before_a_collapsed_range_is_not_in_its_way() {
+    let (image, ino) = image();
+    // The first direct one.
+    change_node(&image, ino, 1, |node| node.footer.nid.set(77));
+    let fs = mounted(&image);
+    let file = fs.open(&Cred::root(), Ino(ino.into()), OpenFlags::READ_WRITE).unwrap();
+    let collapse = |from| fs.fallocate(&file, RangeOp::Collapse, from * PAGE, 100 * PAGE);
+    assert!(matches!(collapse(800), Err(Error::Corrupt(_))), "its pages move");
+    assert_eq!(collapse(3000), Ok(()));
+    let mut bytes = [0; 2];
+    fs.read(&file, 3000 * PAGE, &mut bytes).unwrap();
+    assert_eq!(bytes, [5; 2], "what lay behind");
+    fs.release(file);
+}
+
 /// One inode without a name kept the whole image from being mounted for writing.
 #[test]
 fn crash_a_nameless_inode_that_cannot_be_read_refused_the_mount() {
