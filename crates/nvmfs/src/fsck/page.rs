@@ -108,7 +108,9 @@ impl PageAt {
 
     /// A transaction that overlaps an earlier one. Slots are handed out once, so it is forged.
     fn overlapping(&self) -> Option<&Group> {
-        let clash = |a: Txn, b: Txn| a != b && a.first < b.first + b.slots && b.first < a.first + a.slots;
+        // A transaction's records lie within it (`holds`), so one with a later record ends behind the first slot of an earlier one.
+        let clash =
+            |later: Txn, earlier: Txn| later != earlier && later.first < earlier.first + earlier.slots;
         let mut later = self.groups.iter().enumerate();
         later.find(|(i, g)| self.groups[..*i].iter().any(|h| clash(g.txn, h.txn))).map(|(_, g)| g)
     }
