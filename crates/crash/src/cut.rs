@@ -1,9 +1,9 @@
 //! One power cut, and the choice of images that are checked for it.
 //!
 //! State       a [`Cut`]: the durable bytes and the pending stores. [`explore`] forms images from it in this order: no pending store
-//!             arrived; all arrived; then, over the stores that recovery read, every subset if they are few. Else one alone and all but
-//!             one, whole store operations first, then two; then random ones. A model that keeps the order of stores has only one image
-//!             per stored word: all are formed.
+//!             arrived; all arrived; then, over the stores that recovery read, every subset if they are few. Otherwise each store
+//!             operation arrives alone or is missing alone, then each word, then each two words; then random ones. A model that keeps the
+//!             order of stores has only one image per stored word: all are formed.
 //! Pruning     if an image agrees with a checked image on every word that was read during that check, it would behave the same: it
 //!             counts as a state and is not mounted. The words read are known exactly (`pmem::Probe`).
 //! Source      Chipmunk (few missing stores suffice), Vinter (only what recovery reads matters), protocol in docs/crash.md.
@@ -17,7 +17,7 @@ pub struct Cut {
     pub step: usize,
     /// True if the step had returned.
     pub returned: bool,
-    /// Number of the fence in that step, from 1.
+    /// Number of the fence in that step, from 1; 0 after its return.
     pub fence: u64,
     /// The durable bytes and the pending stores.
     pub point: CrashPoint<'static>,
@@ -39,7 +39,7 @@ pub struct Bounds {
 /// The pending stores that arrived.
 pub type Choice = Vec<bool>;
 
-/// The pending stores (by place) whose words were read while an image was checked.
+/// The pending stores whose words were read while an image was checked, by their index in `CrashPoint::pending`.
 pub struct Looked {
     /// Sorted.
     pub units: Vec<usize>,

@@ -76,8 +76,12 @@ fn who_looks_after_a_takeover_sees_what_earlier_clients_write() {
     kill_process(daemon(&place), Signal::KILL).unwrap();
     eventually("it does not die", || fs::metadata(place.mnt()).is_err());
     let _mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let mut last = fs::metadata(&file).unwrap().modified().unwrap();
     for n in 0..20 {
-        assert_eq!(fs::metadata(&file).unwrap().len(), n * 1000);
+        let seen = fs::metadata(&file).unwrap();
+        assert!(n == 0 || seen.modified().unwrap() > last, "the time stays");
+        assert_eq!(seen.len(), n * 1000);
+        last = seen.modified().unwrap();
         tell.write_all(b"\n").unwrap();
         told.read_exact(&mut [0]).unwrap();
     }

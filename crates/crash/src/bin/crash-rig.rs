@@ -24,7 +24,8 @@ What is run (without any of these: --length 0, then 1, then 2):
   --faults         every request for memory and blocks refused once, every line of the media lost once; --fast: every 23rd line
   --planted        plants each bug of the list and shows which image gives it away; --fast: those of short workloads
   --fences         leaves each fence and each write-back of the engine out, one at a time, and shows what notices;
-                   --only PART: only the calls whose FILE:LINE contains PART; --sample N: sequences of two a call [200]
+                   --only PART: only the calls whose FILE:LINE contains PART; --sample N: sequences of two a call [200];
+                   --seconds N: of several threads a call [20]
   --print NAME     prints a workload for `heddle crash`: one of the corpus, or mixed:SEED
 How:
   --variant V      nova, nova-interval, nova-array, nova-tree, heddle [all]

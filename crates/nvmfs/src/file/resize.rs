@@ -31,7 +31,7 @@ use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Error, FileKind, Result, SetTime, Time};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Slots of a transaction here: two edge pages, a tombstone, attributes, extended attributes.
+/// Slots of a transaction here: two edge pages, a tombstone, attributes (two), extended attributes.
 const SLOTS: u32 = 6;
 
 /// The changes to an inode; `None` leaves a value unchanged.
@@ -121,8 +121,8 @@ fn change(
     new: Option<&NewAttributes>,
     xattrs: Option<&Xattrs>,
 ) -> Result<()> {
-    // The papers' range lock comes before the cells; nothing is mapped beyond EOF. In `nova` it guards the
-    // log too.
+    // The papers' range lock comes before the cells. Who changes pages beyond EOF holds the EOF latch, as this caller does: so it ends at
+    // EOF. In `nova` it guards the log too.
     let file = inode.volatile.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
     let range = match clear {
         Some(Clear { span, .. }) => {
@@ -213,15 +213,15 @@ pub(super) fn attributes_of(inode: InodeRef<'_>, new: &NewAttributes) -> Attribu
 pub enum Eof {
     /// The caller holds it.
     Held,
-    /// The caller does not hold it, or does not say so.
-    Free,
+    /// It is not known to be held by the caller.
+    NotHeld,
 }
 
 /// For cleaning: logs size, attributes and extended attributes of a file again, unchanged, unless another
 /// caller is moving EOF.
 pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) -> Result<()> {
-    let latched = if eof == Eof::Free { inode.volatile.eof.try_lock() } else { None };
-    if eof == Eof::Free && latched.is_none() {
+    let latched = if eof == Eof::NotHeld { inode.volatile.eof.try_lock() } else { None };
+    if eof == Eof::NotHeld && latched.is_none() {
         return Ok(());
     }
     let file = inode.volatile.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);

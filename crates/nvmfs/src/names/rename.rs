@@ -92,7 +92,7 @@ pub fn rename(
         let (low, high) = if from.dir.ino <= to.dir.ino { (from.dir, to.dir) } else { (to.dir, from.dir) };
         let first = latch(core, low);
         let second = if across { latch(core, high) } else { None };
-        // The old directory's attributes must not change meanwhile: see `VolatileInode::owe`.
+        // The old directory's attributes must not change meanwhile: see `VolatileInode::note_foreign_record`.
         let leaving = (across && first.is_none()).then(|| from.dir.volatile.eof.lock());
         // Exchanged inodes do not die.
         let victim = victim_of(core, guess.target.as_ref()).filter(|_| mode != RenameMode::Exchange);
@@ -347,7 +347,7 @@ fn commit_plan(
     }
     let entry_to = table::alloc_entry(core, guard.own, plan.to.1.name)?;
     if plan.across() {
-        plan.from.0.dir.volatile.owe(plan.from.0.dir.volatile.change_count());
+        plan.from.0.dir.volatile.note_foreign_record(plan.from.0.dir.volatile.change_count());
     }
     let both = [to, from.clone()];
     let told = if planted(Bug::RenameTellsOneDirectory) && plan.across() { &both[..1] } else { &both[..] };

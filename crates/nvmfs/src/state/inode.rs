@@ -1,15 +1,15 @@
 //! The volatile inode: 320 bytes in five lines, by the events that write them.
 //!
 //! State       line 0  identity, and pointers to its structures: all that a path walk, an open and a close read. Written when the
-//!                     inode is made, when its attributes or links change, and once for every 64th part of the lanes that open it
+//!                     inode is made, when its attributes or links change, and when a bit of `open_lanes` is set: at most 64 times
 //!             line 1  a small directory's bucket: a walk fetches it together with line 0, not after it
 //!             line 2  size, times, the change counter: written when EOF moves, and by writers once a clock tick
 //!             line 3  cells of the first four pages
 //!             line 4  counts: blocks, the claim to free the inode, read pins; fields that are rarely read
 //!             With five, an odd number, the first lines of many inodes are spread over all sets of a cache.
 //! Invariants  I1  `generation` is 0 while no inode lives in this memory; it is set last when one is made.
-//!             I2  a caller that moves EOF, or covers pages that may have no cells, holds the EOF latch. In the second case it also
-//!                 raises `gate` before it looks for cells, and lowers it after `floor` is raised.
+//!             I2  a caller that moves EOF, or clears or shifts pages that may have no cells, holds the EOF latch. In the second case it
+//!                 also raises `gate` before it looks for cells, and lowers it after `floor` is raised.
 //!             I3  bytes of mapped pages beyond EOF are zero (docs/protocol.md D11).
 //! Lock order  directory latches (see `names`), EOF latch, cells.
 //! Orderings   O1  gate: a writer creates and locks its cell, executes a full fence (on x86-64 the lock is one), then loads `gate` and
@@ -110,9 +110,9 @@ pub struct VolatileInode {
     pub blocks: AtomicU64,
     /// Blocks whose freeing waits for pins (`file::deferred`).
     pub deferred: AtomicU64,
-    /// First page of the last truncation; in a directory the extended attributes.
+    /// First page of the last truncation or shift; in a directory the extended attributes.
     pub tombstone_page: AtomicU64,
-    /// Its version; in a directory see [`VolatileInode::owe`].
+    /// Its version; in a directory see [`VolatileInode::note_foreign_record`].
     pub tombstone_version: AtomicU64,
     /// Change count of the last record of size and attributes.
     pub attributes_change_count: AtomicU64,
@@ -341,7 +341,7 @@ impl VolatileInode {
         self.size.load(SeqCst)
     }
 
-    /// Changes the size. The caller holds the EOF latch (or the inode's only lock).
+    /// Changes the size. The caller holds the EOF latch, or settles a lane that held it, or recovers an inode that nobody uses yet.
     pub fn set_size(&self, size: u64) {
         // ORDERING: SeqCst, O1 and O2.
         self.size.store(size, SeqCst);
@@ -371,7 +371,7 @@ impl VolatileInode {
         self.gate.store(0, SeqCst);
     }
 
-    /// The smallest version of pages without cells.
+    /// The version floor: a page without a cell has this version.
     pub fn floor(&self) -> Version {
         // ORDERING: SeqCst, O1: read after the cell is locked and the gate seen down.
         Version(self.floor.load(SeqCst))
@@ -532,15 +532,15 @@ impl VolatileInode {
     /// Notes that a rename leaves a foreign record of this directory's names, with this change count of its
     /// attributes, in another directory's log. Recovery believes that record until a later attribute record is
     /// durable in this directory's own log. The caller holds the EOF latch.
-    pub fn owe(&self, change_count: u64) {
+    pub fn note_foreign_record(&self, change_count: u64) {
         // ORDERING: Relaxed, under the EOF latch.
         if self.tombstone_version.load(Relaxed) <= change_count {
             self.tombstone_version.fetch_max(change_count + 1, SeqCst);
         }
     }
 
-    /// Returns true if there may be such a record, according to this directory's log.
-    pub fn owes(&self) -> bool {
+    /// Returns true if such a record may still count: no later attribute record of this directory is durable.
+    pub fn foreign_record_may_count(&self) -> bool {
         self.tombstone_version.load(SeqCst) > self.attributes_change_count.load(SeqCst)
     }
 

@@ -63,12 +63,12 @@ fn clean_closed(
 fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
     let Some(inode) = core.slot(id.ino).filter(|inode| inode.volatile.is(id)) else { return };
     if !inode.volatile.is_directory() {
-        return clean_file(core, guard, inode, Eof::Free);
+        return clean_file(core, guard, inode, Eof::NotHeld);
     }
     // Held open, because the inode may die meanwhile.
     if life::open(core, guard, inode, id.generation).is_ok() {
         let latched = ops::latch(core, inode);
-        step(core, guard, inode, if latched.is_some() { Eof::Held } else { Eof::Free });
+        step(core, guard, inode, if latched.is_some() { Eof::Held } else { Eof::NotHeld });
         drop(latched);
         life::drop_open(core, guard, inode, id.generation);
     }
@@ -87,7 +87,7 @@ fn clean_file(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: 
 /// The caller's operation has succeeded nevertheless.
 fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
     let directory = matches!(inode.volatile.kind_perm(), Some((FileKind::Directory, _)));
-    if directory && inode.volatile.owes() {
+    if directory && inode.volatile.foreign_record_may_count() {
         if restate(core, guard, inode, eof).is_err() {
             return;
         }

@@ -4,8 +4,9 @@
 //!             I2  a tombstone stays while an older record that it covers may be reachable. It may go in two cases. 1. It lies in the
 //!                 first page of its chain, and the first page of every other chain was made after that page was full: eras
 //!                 decide that. 2. A later truncation covers all its pages.
-//!                 A removal also stays while a rename's foreign record of the directory may count (`VolatileInode::owes`). Such a record
-//!                 lies in another directory's log. An attribute record ends that.
+//!                 A removal also stays while a rename's foreign record of the directory may count
+//!                 (`VolatileInode::foreign_record_may_count`). Such a record lies in another directory's log. An attribute record ends
+//!                 that.
 //!             I3  the page that other lanes see as a chain's first (`Chain::oldest`) moves on only after the fence that follows the
 //!                 unlinking. Otherwise a power cut could bring back an older record whose tombstone was dropped meanwhile.
 //! Source      garbage collection of NOVA, the rules changed for many chains: docs/protocol.md D5, P7, P8.
@@ -156,7 +157,8 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         Record::Name { dir, removed: true, ref name, version, .. } => {
             // A record that makes the name again has a larger version, so it replaces the tombstone.
             let back = || table::version_of(core, inode, name.bytes()).is_some_and(|v| v > version);
-            let needed = (needed() || inode.volatile.owes()) && !planted(Bug::TombstoneDroppedEarly);
+            let needed = (needed() || inode.volatile.foreign_record_may_count())
+                && !planted(Bug::TombstoneDroppedEarly);
             dir == inode.id() && needed && !back()
         }
         // The record of a removed name was superseded by a tombstone or by a later record of the same name.

@@ -15,8 +15,8 @@ const DIRS: usize = 4;
 pub const TAKEN_EXTENTS: usize = 16;
 
 /// What a lane is about to take, noted before it takes it (docs/processes.md). The holder writes it with
-/// plain stores. Only the settler of the lane reads it, after the holder's death, except `inside`, `reclaimer` and
-/// `holder`.
+/// plain stores. The settler of the lane reads it, after the holder's death. The table in docs/processes.md names
+/// others that read a word of it.
 #[repr(C, align(64))]
 pub struct Intent {
     pub(super) canary: AtomicU64,

@@ -234,7 +234,7 @@ fn fill(core: &Arc<Core>, slots: &Slots, ino: Ino, dir: &Dir) -> Result<()> {
     table::make(core, guard.own, inode, dir.entries.len(), dir.version)?;
     dir.attributes.apply(core, guard.own, inode)?;
     if let Some(change_count) = dir.owed {
-        inode.volatile.owe(change_count);
+        inode.volatile.note_foreign_record(change_count);
     }
     inode.volatile.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
     let mut subdirs = 0;

@@ -43,7 +43,7 @@ fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
         met(Met::AttributesMoved);
     }
     for write in &alive.writes {
-        move_write(core, guard, inode, write)?;
+        move_write(core, guard, inode, write, eof)?;
     }
     let _log = lock_log(core, guard, inode)?;
     match oldest(core, guard, inode)? {
@@ -85,10 +85,23 @@ fn oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result
     Ok(page.and_then(|page| Some((page, read_page(core, inode, page, chain)?))))
 }
 
-fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, record: &Record) -> Result<()> {
+fn move_write(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    record: &Record,
+    eof: Eof,
+) -> Result<()> {
     let Record::Write { page, pages, version, .. } = *record else { return Ok(()) };
     let end = PageNo(page.0 + pages);
     let _range = lock_range(core, guard.own, inode, page.offset(), end.offset(), Access::Exclusive)?;
+    // The range lock of a truncation ends at EOF. Beyond it the EOF latch keeps truncations out: without it the record stays where it is.
+    // It comes before range locks, so it is not waited for.
+    let is_to_latch = eof == Eof::NotHeld && end.offset() > inode.volatile.size();
+    let latched = if is_to_latch { inode.volatile.eof.try_lock() } else { None };
+    if is_to_latch && latched.is_none() {
+        return Ok(());
+    }
     let current = |p: PageNo| look(core, inode, p).1 == version;
     let mut at = page;
     while at < end {
