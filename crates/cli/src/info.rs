@@ -113,7 +113,7 @@ fn text(info: &Info, found: &ImageInfo) -> String {
         ("format", format!("version {}", info.format_version)),
         ("uuid", info.uuid.clone()),
         ("made", clock(found.made)),
-        ("mounted", format!("{} times{mounted}", info.mounts)),
+        ("mounted", format!("or repaired {} times{mounted}", info.mounts)),
         ("state", state),
     ];
     rows.map(|(name, value)| format!("{name:<9}{value}")).join("\n")
