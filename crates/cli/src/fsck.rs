@@ -248,12 +248,10 @@ fn undo_name(image: &Path) -> PathBuf {
 /// at the next start. If the path is a symbolic link, they lie beside the file to
 /// which it leads, where the next command looks for them.
 fn beside(image: &Path) -> PathBuf {
+    let image = image.canonicalize().unwrap_or_else(|_| image.into());
     let is_device = image.metadata().is_ok_and(|meta| !meta.is_file());
-    match image.file_name().filter(|_| is_device) {
-        Some(name) => name.into(),
-        None if image.is_symlink() => image.canonicalize().unwrap_or_else(|_| image.into()),
-        None => image.into(),
-    }
+    let name = image.file_name().filter(|_| is_device).map(PathBuf::from);
+    name.unwrap_or(image)
 }
 
 fn counts(verdict: &Verdict, severity: Severity) -> usize {

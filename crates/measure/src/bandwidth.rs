@@ -141,14 +141,17 @@ fn take(args: &Args, bytes: u64) -> Result<Region> {
         // Stores past the cache are measured.
         None => Ok(Region::anonymous_as(bytes, Durability::Power)?),
         Some(path) => {
-            if std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() > 0) {
-                return Err(usage(format!("{} exists: name a new file, or a device", path.display())));
+            let exists = || usage(format!("{} exists: name a new file, or a device", path.display()));
+            // Before --force is advised, which gives up no file.
+            if path.is_file() {
+                return Err(exists());
             }
             let force = if args.force { Force::Yes } else { Force::No };
             let target =
                 overwrite::take(path, force, "Name another one, or give up what it holds with --force")?;
+            // One may have been made meanwhile.
             if target.locked_file.is_file() && !target.locked_file.is_new() {
-                return Err(usage(format!("{} exists: name a new file, or a device", path.display())));
+                return Err(exists());
             }
             let how = OpenOptions { durability: Some(Durability::Power), ..OpenOptions::default() };
             heddle_console::image::create(path, target, bytes, &how)

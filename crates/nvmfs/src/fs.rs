@@ -106,7 +106,7 @@ impl NvmFs {
 
     /// Names the process that mounted the image, or that took it over last.
     pub fn daemon(&self) -> u64 {
-        self.core.root().daemon()
+        self.core.root().daemon.load(SeqCst)
     }
 
     /// The word that tells whether the kernel caches pages of this file; the handle must stay open meanwhile.

@@ -22,6 +22,7 @@ use crate::planted::{Bug, planted};
 use crate::state::cell::Map;
 use crate::state::core::Core;
 use crate::state::inode::{InodeRef, List};
+use crate::state::latch::Latched;
 use crate::state::lease::LaneGuard;
 use crate::steps::{Step, step};
 use crate::xattr::{self, Prepared};
@@ -217,13 +218,21 @@ pub enum Eof {
     NotHeld,
 }
 
+impl Eof {
+    /// Sees to it that it is held, for as long as the result lives. It is not waited for: the caller may hold what comes after it. `None`:
+    /// another caller is moving EOF.
+    pub fn try_hold(self, inode: InodeRef<'_>) -> Option<Option<Latched<'_>>> {
+        match self {
+            Eof::Held => Some(None),
+            Eof::NotHeld => inode.volatile.eof.try_lock().map(Some),
+        }
+    }
+}
+
 /// For cleaning: logs size, attributes and extended attributes of a file again, unchanged, unless another
 /// caller is moving EOF.
 pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) -> Result<()> {
-    let latched = if eof == Eof::NotHeld { inode.volatile.eof.try_lock() } else { None };
-    if eof == Eof::NotHeld && latched.is_none() {
-        return Ok(());
-    }
+    let Some(_latched) = eof.try_hold(inode) else { return Ok(()) };
     let file = inode.volatile.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
     let is_locked_whole = core.variant.locks_whole_file() && file;
     let _log =

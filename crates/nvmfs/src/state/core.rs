@@ -400,11 +400,6 @@ impl Root {
             && self.daemon.compare_exchange(last, mine.word(), SeqCst, SeqCst).is_ok()
     }
 
-    /// The daemon's tag.
-    pub fn daemon(&self) -> u64 {
-        self.daemon.load(SeqCst)
-    }
-
     /// Returns true if this is the state of that mount.
     pub fn is(&self, identity: &Identity) -> bool {
         self.identity == *identity

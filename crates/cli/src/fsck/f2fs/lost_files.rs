@@ -11,11 +11,12 @@
 //! Until the end of the repair everything lies under names that have the repair's number. What a killed repair has left is known by it,
 //! and nothing else is removed: `IMAGE.lost` is its owner's.
 
+use super::super::beside;
 use super::save::{Changed, LOST_FOUND, Saver};
 use heddle_f2fs::{Lost, RepairId};
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// At most so many repairs of one image may leave files.
@@ -44,10 +45,7 @@ fn of_checker(RepairId(id): RepairId) -> String {
 
 /// Where the directories of an image lie, and their name before the number.
 fn places(image: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let image = image.canonicalize().unwrap_or_else(|_| image.into());
-    let is_device = image.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
-    let above = if is_device { Path::new(".") } else { image.parent().unwrap_or(Path::new(".")) };
-    let mut first = above.join(image.file_name().unwrap_or_default()).into_os_string();
+    let mut first = beside(image).into_os_string();
     first.push(".lost");
     (0..DIRS_MAX).map(move |n| {
         let mut dir = first.clone();

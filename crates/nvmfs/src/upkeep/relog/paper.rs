@@ -96,12 +96,8 @@ fn move_write(
     let end = PageNo(page.0 + pages);
     let _range = lock_range(core, guard.own, inode, page.offset(), end.offset(), Access::Exclusive)?;
     // The range lock of a truncation ends at EOF. Beyond it the EOF latch keeps truncations out: without it the record stays where it is.
-    // It comes before range locks, so it is not waited for.
-    let is_to_latch = eof == Eof::NotHeld && end.offset() > inode.volatile.size();
-    let latched = if is_to_latch { inode.volatile.eof.try_lock() } else { None };
-    if is_to_latch && latched.is_none() {
-        return Ok(());
-    }
+    let is_beyond = end.offset() > inode.volatile.size();
+    let Some(_latched) = (if is_beyond { eof.try_hold(inode) } else { Some(None) }) else { return Ok(()) };
     let current = |p: PageNo| look(core, inode, p).1 == version;
     let mut at = page;
     while at < end {
