@@ -48,7 +48,7 @@ Examples:
   heddle fxmark DWOM --target heddle,tmpfs --cores 1,2
 
 Sizes may be written 4K, 4KiB or 4096.
-Exit codes: 0 success, 1 failure, 2 a wrong command line, 130 interrupted (demo, fxmark, mount-times); fsck has those of fsck(8),
+Exit codes: 0 success, 1 failure, 2 a wrong command line, 130 interrupted (demo, mount-times, mounted fxmark); fsck has those of fsck(8),
 run has those of the program.";
 
 #[derive(Subcommand)]
