@@ -57,6 +57,12 @@ traps! {
     a_thread_with_numbers_of_its_own_closes_nothing_of_others = "offsets/unshared", ["write"];
     a_range_that_is_closed_for_one_thread_stays_open_for_others = "offsets/closed_apart", ["write"];
     a_child_that_shares_the_numbers_may_swap_files = "offsets/swapped", ["write"];
+    /// What one thread wrote to a file elsewhere went to the mount's file.
+    threads_may_part_before_the_program_meets_the_mount = "offsets/apart_before", [];
+    /// The next write began at offset 0.
+    a_thread_made_with_numbers_of_its_own_closes_nothing_of_others = "offsets/apart_thread", ["write"];
+    /// The parent wrote to the mount's file instead of the one that its child had opened.
+    a_child_that_shares_memory_and_numbers_may_swap_files = "offsets/swapped_for_both", ["write"];
     the_kernel_counts_from_the_end_that_was_written = "offsets/from_the_end", ["write"];
     of_two_mistakes_the_kernels_is_reported = "edges/errors", ["write"];
     of_an_address_that_cannot_be_nothing_is_moved = "edges/never", ["write", "read"];

@@ -50,7 +50,8 @@ static LETTING_GO: AtomicBool = AtomicBool::new(false);
 /// True: a signal handler could not do that, and left it to a later call.
 static TO_BE_LET_GO: AtomicBool = AtomicBool::new(false);
 
-/// True: the program has set a filter of system calls, and the kernel serves all files opened from now on.
+/// True: the program has set a filter of system calls, or one number may mean two files. The kernel serves all
+/// files opened from now on.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
 /// Lock of the table. The forking thread holds it during the fork; the forked child releases it.

@@ -273,6 +273,72 @@ static void a_child_shares_the_numbers(void) {
 	holds("before ");
 }
 
+/* Before the program meets the mount, one number means two files. */
+static pthread_barrier_t both;
+
+static void *writes_apart(void *nothing) {
+	char buf[8];
+	CHECK(unshare(CLONE_FILES) == 0);
+	int fd = memfd_create("apart", 0);
+	pthread_barrier_wait(&both);
+	pthread_barrier_wait(&both);
+	CHECK(fd == shared_fd && write(fd, "apart", 5) == 5 && pread(fd, buf, 8, 0) == 5 && memcmp(buf, "apart", 5) == 0);
+	return nothing;
+}
+
+static void numbers_part_before_the_mount_is_met(void) {
+	pthread_t thread;
+	CHECK(pthread_barrier_init(&both, NULL, 2) == 0 && pthread_create(&thread, NULL, writes_apart, NULL) == 0);
+	pthread_barrier_wait(&both);
+	shared_fd = fresh(O_RDWR);
+	CHECK(write(shared_fd, "mount", 5) == 5);
+	pthread_barrier_wait(&both);
+	CHECK(pthread_join(thread, NULL) == 0);
+	holds("mount");
+}
+
+static char stack_of_child[1 << 16];
+static volatile int step;
+
+static int replaces(void *nothing) {
+	(void)nothing;
+	CHECK(close(shared_fd) == 0 && memfd_create("other", 0) == shared_fd);
+	step = 1;
+	while (step != 2)
+		;
+	syscall(SYS_exit, 0);
+	return 0;
+}
+
+/* A thread that clone(2) made with descriptors of its own: what it closes stays open here. */
+static void a_thread_is_made_with_numbers_of_its_own(void) {
+	before_child();
+	int flags = CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+	CHECK(clone(replaces, stack_of_child + sizeof stack_of_child, flags, NULL) > 0);
+	while (step != 1)
+		;
+	CHECK(write(shared_fd, "after", 5) == 5);
+	step = 2;
+	holds("before after");
+}
+
+static int swaps_for_both(void *nothing) {
+	(void)nothing;
+	CHECK(close(shared_fd) == 0 && memfd_create("other", 0) == shared_fd);
+	_exit(0);
+}
+
+/* A child that shares memory and descriptors, and is no thread: what it opens means the same here. */
+static void a_child_shares_memory_and_numbers(void) {
+	char buf[8];
+	int status;
+	before_child();
+	pid_t child = clone(swaps_for_both, stack_of_child + sizeof stack_of_child, CLONE_VM | CLONE_FILES | CLONE_VFORK | SIGCHLD, NULL);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(pwrite(shared_fd, "parent", 6, 0) == 6 && pread(shared_fd, buf, 8, 0) == 6);
+	holds("before ");
+}
+
 static void what_the_kernel_counts_from_the_end(void) {
 	int fd = fresh(O_RDWR), more = -1, status;
 	CHECK(write(fd, "0123456789", 10) == 10 && ioctl(fd, FIONREAD, &more) == 0 && more == 0);
@@ -338,6 +404,8 @@ static void a_fork_moves_no_offset_of_what_replaces_a_file(void) {
 TRAPS({"older", handlers_set_in_older_ways_append},
       {"refused", calls_that_fail_change_no_number}, {"replaced", a_fork_moves_no_offset_of_what_replaces_a_file},
       {"unshared", a_thread_unshares}, {"closed_apart", a_thread_closes_for_itself}, {"swapped", a_child_shares_the_numbers},
+      {"apart_before", numbers_part_before_the_mount_is_met}, {"apart_thread", a_thread_is_made_with_numbers_of_its_own},
+      {"swapped_for_both", a_child_shares_memory_and_numbers},
       {"from_the_end", what_the_kernel_counts_from_the_end}, {"handlers", handlers_use_the_offset}, {"jumps", handlers_are_left_by_longjmp},
       {"closing", handlers_close_in_the_middle_of_malloc}, {"children", children_made_in_other_ways},
       {"sent", descriptors_sent_away}, {"numbers", numbers_made_in_other_ways},

@@ -40,9 +40,15 @@ pub fn before_copy(flags: u64) {
     }
 }
 
-/// Called before clone(2) makes a child with these flags, whose memory is not a copy.
+/// Called before clone(2) makes a child with these flags, whose memory is not a copy. A thread shares the
+/// descriptors, and a child that is no thread has its own: one table describes these two.
 pub fn before_clone(flags: u64) {
-    if flags & libc::CLONE_THREAD as u64 == 0 {
+    let is_thread = flags & libc::CLONE_THREAD as u64 != 0;
+    let shares_numbers = flags & libc::CLONE_FILES as u64 != 0;
+    if is_thread != shares_numbers {
+        super::descriptor_numbers::numbers_part();
+    }
+    if !is_thread {
         fork::before_sharing_child(flags);
     }
 }

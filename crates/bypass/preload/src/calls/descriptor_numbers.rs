@@ -3,7 +3,8 @@
 use super::meta::same;
 use crate::descriptor_numbers::{duplicating, replacing};
 use crate::real;
-use crate::table::{Used, holding, is_ours, let_go, remove_number, remove_numbers};
+use crate::table::{Used, holding, is_ours, let_go, remove_number, remove_numbers, take_up_nothing_more};
+use crate::thread::this_thread;
 use heddle_bypass::Number;
 use libc::{c_char, c_int, c_void};
 
@@ -45,9 +46,13 @@ pub fn before_close_range(first: u32, last: u32, flags: c_int) {
     }
 }
 
-/// From now on a number may mean different files for threads that share this memory; or a process with other
-/// memory shares the descriptors. One table cannot describe that, so the kernel serves all files from now on.
+/// From now on a number may mean different files for threads that share this memory; or a process that does not
+/// count as a thread shares the descriptors. One table cannot describe that, so the kernel serves all files from
+/// now on, also those of mounts that the program has not met yet.
 pub fn numbers_part() {
+    if !this_thread().is_vfork_child() {
+        take_up_nothing_more();
+    }
     let _gone = let_go();
 }
 

@@ -9,6 +9,7 @@
 //! effect. Sandboxes (filters, namespaces, another root) cannot be compared, so the images are unmapped
 //! before the call, even if it fails.
 
+use super::descriptor_numbers::numbers_part;
 use super::meta::same;
 use crate::thread::this_thread;
 use crate::{memory, real, table};
@@ -125,10 +126,13 @@ fn filters(option: i64) -> bool {
     option == i64::from(libc::PR_SET_SECCOMP)
 }
 
-/// Returns true if unshare(2) with these flags removes rights, or separates this thread's descriptors from
-/// the others' (`numbers_part`).
-fn loses(flags: i64) -> bool {
-    flags & i64::from(libc::CLONE_NEWUSER | libc::CLONE_FILES) != 0
+/// Runs unshare(2) with these flags: it may remove rights, or separate this thread's descriptors from the
+/// others'.
+fn unsharing<T>(flags: i64, call: impl FnOnce() -> T) -> T {
+    if flags & i64::from(libc::CLONE_FILES) != 0 {
+        numbers_part();
+    }
+    shutting_in_if(flags & i64::from(libc::CLONE_NEWUSER) != 0, call)
 }
 
 /// As [`changing`] and [`shutting_in`], for a number of syscall(2). `Err`: it does neither; the call is
@@ -148,7 +152,7 @@ pub fn by_number(n: i64, a: i64, call: impl FnOnce() -> i64) -> Result<i64, impl
         libc::SYS_prctl if filters(a) => Ok(filtering(call)),
         libc::SYS_seccomp => Ok(filtering(call)),
         libc::SYS_mlockall => Ok(locking(call)),
-        libc::SYS_unshare if loses(a) => Ok(shutting_in(call)),
+        libc::SYS_unshare => Ok(unsharing(a, call)),
         libc::SYS_setns | libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_landlock_restrict_self => {
             Ok(shutting_in(call))
         }
@@ -177,7 +181,7 @@ same! {
 // As mlockall(2).
 same! { [mlockall] (flags: c_int) { locking } }
 // As unshare(2).
-same! { [unshare] (flags: c_int) { |call| shutting_in_if(loses(flags.into()), call) } }
+same! { [unshare] (flags: c_int) { |call| unsharing(flags.into(), call) } }
 // As setns(2).
 same! { [setns] (fd: c_int, kind: c_int) { shutting_in } }
 // As chroot(2).
