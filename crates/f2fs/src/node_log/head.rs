@@ -94,7 +94,8 @@ impl Heads {
                  it has: heddle mount -o force-nvm,discard-nvm"
             )),
             None => Err(format!(
-                "both heads of its node log are damaged: what only that has is lost. {MAKE_ANOTHER}"
+                "both heads of its node log are damaged: what only that has is lost (nothing, after an unmount). \
+                 {MAKE_ANOTHER}"
             )),
         }
     }
