@@ -6,6 +6,7 @@ use heddle_console::output::{self, Sink};
 use heddle_f2fs::{F2fs, Variant};
 use serde::Serialize;
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 /// Write a node log into its F2FS image, so that Linux or another machine can mount the image without the log
@@ -42,7 +43,12 @@ struct Folded {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let image = args.image.display().to_string();
-    File::open(&args.image).with_context(|| format!("cannot open {image}"))?;
+    // NONBLOCK: a pipe must be refused, not waited for.
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&args.image)
+        .with_context(|| format!("cannot open {image}"))?;
     if !heddle_f2fs::is_f2fs(&args.image) {
         return Err(usage(format!("{image} is not an F2FS image: only those have node logs")));
     }
