@@ -34,6 +34,7 @@ corpus![
     "remounts",
     "removals-kept",
     "inode-chunks",
+    "slots-ended",
     "chunks-given-back",
     "logged-anew",
     "directory-moved",

@@ -49,7 +49,7 @@ fn heddle_survives_a_power_cut_at_every_fence() {
     survives(Variant::Heddle, SOME);
     survives(
         Variant::Heddle,
-        &["data", "threads", "log-page", "open-files", "inode-chunks", "chunks-given-back"],
+        &["data", "threads", "log-page", "open-files", "inode-chunks", "slots-ended", "chunks-given-back"],
     );
 }
 
