@@ -282,4 +282,14 @@ mod tests {
         assert_eq!(acl.entries()[1], Entry { tag: Tag::User, perm: 4, id: 1000 });
         assert!(acl_of(&value[..value.len() - 1]).is_none());
     }
+
+    #[test]
+    fn attributes_may_fill_their_node_but_for_the_word_that_ends_them() {
+        let inline = INLINE_XATTR_SLOTS * size_of::<U32>();
+        let most = inline + NODE_BODY_BYTES - ALIGN_BYTES;
+        assert_eq!(need_of_bytes(inline, inline), Ok(false));
+        assert_eq!(need_of_bytes(inline + 1, inline), Ok(true));
+        assert_eq!(need_of_bytes(most, inline), Ok(true));
+        assert_eq!(need_of_bytes(most + 1, inline), Err(Error::NoSpace));
+    }
 }

@@ -32,6 +32,33 @@ pub fn seal(image: &Image, block: &mut InodeBlock) {
     block.as_mut_bytes()[INODE_CHECKSUM_OFFSET_BYTES..][..4].copy_from_slice(&crc.to_le_bytes());
 }
 
+/// An image that has checksums of inodes has them to be looked at.
+#[test]
+fn an_inode_of_a_wrong_checksum_is_not_believed() {
+    let image = Image::made(64);
+    let fs = mounted(&image);
+    let file = create(&fs, ROOT, "file");
+    let ino = file.ino;
+    fs.release(file);
+    fs.unmount().unwrap();
+    drop(fs);
+    let change = |seals: bool| {
+        Forge::of(&image.path).inode(ino.0 as u32, |block: &mut InodeBlock| {
+            block.uid.set(4242);
+            if seals {
+                seal(&image, block);
+            }
+        });
+        let fs = mounted(&image);
+        let found = fs.getattr(ino).map(|attr| attr.uid);
+        fs.unmount().unwrap();
+        found
+    };
+    let found = change(false);
+    assert!(matches!(&found, Err(Error::Corrupt(why)) if why.contains("checksum")), "{found:?}");
+    assert_eq!(change(true), Ok(4242));
+}
+
 /// A pointer was believed: the other file's block was freed, and written over when its segment was used again.
 #[test]
 fn crash_a_pointer_led_to_anothers_block_which_was_freed() {

@@ -238,6 +238,28 @@ fn a_survey_tells_of_each_damaged_entry() {
     }
 }
 
+/// Calls find the first of them; the other file has no name that leads to it.
+#[test]
+fn a_survey_tells_of_a_name_that_is_there_twice() {
+    let image = Image::made(64);
+    let fs = mounted(&image);
+    let dir = make_dir(&fs, "dir");
+    let names = ["first name", "other name"];
+    names.iter().for_each(|text| fs.release(create(&fs, dir, text)));
+    fs.unmount().unwrap();
+    drop(fs);
+    let (at, block) = newest(&image, dir, IN_BLOCKS);
+    let [from, to] = names.map(|text| IN_BLOCKS.slot_of(&block, text).unwrap());
+    Forge::of(&image.path).change(at, |block| {
+        let [hash_from, hash_to] = [from, to].map(|slot| IN_BLOCKS.entries + slot * DENTRY_BYTES);
+        block.copy_within(hash_from..hash_from + 4, hash_to);
+        let [name_from, name_to] = [from, to].map(|slot| IN_BLOCKS.names + slot * 8);
+        block.copy_within(name_from..name_from + 16, name_to);
+    });
+    let told = F2fs::open(&image.path).unwrap().survey().problems;
+    assert!(told.iter().any(|problem| problem.contains("there twice")), "{told:?}");
+}
+
 /// New names were written over the ends of old ones.
 #[test]
 fn a_name_that_lost_marks_of_its_slots_is_not_written_over() {
