@@ -22,11 +22,13 @@ mod fsck {
 
 use common::{Disk, Short, each_variant};
 use fsck::sample::{Sample, image_bytes, region_of};
-use heddle_nvmfs::fsck::{CATALOGUE, Code, Severity, examine, undo};
-use heddle_nvmfs::mount;
+use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
+use heddle_nvmfs::fsck::{CATALOGUE, Code, FsckError, Severity, examine, survey, undo};
+use heddle_nvmfs::{Variant, mount};
 use heddle_pmem::Pos;
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{FileSystem, Ino};
+use zerocopy::IntoBytes;
 
 #[test]
 fn a_sound_image_is_clean_and_repairing_it_changes_nothing() {
@@ -66,6 +68,24 @@ fn a_survey_counts_each_block_once_and_each_orphan() {
         let survey = heddle_nvmfs::fsck::survey("cut", disk.region()).unwrap().unwrap();
         assert_eq!((survey.orphans, survey.issues, survey.inodes.len()), (1, 0, 1), "{variant:?}");
     });
+}
+
+/// It is no foreign image, and no damaged one: the way out is the program that made it.
+#[test]
+fn an_image_of_another_version_is_told_from_a_foreign_one() {
+    let disk = Disk::new(Variant::Heddle, 4 << 20);
+    let mut image = image_bytes(disk.region());
+    let FoundSuperblock::Whole(mut superblock) = Superblock::decode(image.first_chunk().unwrap()) else {
+        panic!("no superblock")
+    };
+    superblock.version.set(99);
+    for copy in [0, image.len() - 4096] {
+        image[copy..copy + SUPERBLOCK_BYTES].copy_from_slice(superblock.sealed().as_bytes());
+    }
+    let other = region_of(&image);
+    let error = examine("other", &other).err().unwrap();
+    assert!(matches!(error, FsckError::OtherVersion { found: 99, .. }), "{error}");
+    assert!(matches!(survey("other", &other), Err(FsckError::OtherVersion { found: 99, .. })));
 }
 
 #[test]

@@ -70,6 +70,25 @@ fn a_size_that_a_system_cannot_serve_is_refused_and_changes_nothing() {
     });
 }
 
+/// The number of its pages times that of the first is beyond all numbers of pages.
+#[test]
+fn pages_before_the_largest_offset_are_there_after_a_mount() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 * MIB);
+        let (max, bytes) = (size_max(variant), vec![0x5a; 3 * 4096 + 7]);
+        let volume = disk.mount();
+        let file = volume.fs().new_file(Ino::ROOT, "f");
+        volume.fs().write(&file, max - bytes.len() as u64, &bytes).unwrap();
+        volume.fs().release(file);
+        volume.unmount();
+        let volume = disk.mount();
+        let file = volume.fs().open_file(Ino::ROOT, "f");
+        assert_eq!(volume.fs().size(&file), max, "{variant:?}");
+        assert!(volume.fs().read_vec(&file, max - bytes.len() as u64, bytes.len()) == bytes, "{variant:?}");
+        volume.fs().release(file);
+    });
+}
+
 #[test]
 fn a_write_of_more_than_2_gib_is_refused_and_changes_nothing() {
     // Zeros that take no memory until they are read.

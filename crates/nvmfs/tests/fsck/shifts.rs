@@ -144,3 +144,24 @@ fn a_block_of_a_map_and_of_another_file_becomes_two_blocks() {
         assert!(tree.nodes[&b"/shifted"[..]].pieces == sample.tree.nodes[&b"/shifted"[..]].pieces);
     });
 }
+
+/// Beside the record of the size: how much a log would shrink is told by their number.
+#[test]
+fn of_several_collapses_the_record_of_the_last_one_counts() {
+    each_variant(|variant| {
+        let count = |collapses: u64| {
+            let disk = Disk::new(variant, 4 << 20);
+            let volume = disk.mount();
+            let fs = volume.fs();
+            let file = fs.new_file(Ino::ROOT, "file");
+            fs.write(&file, 0, &[1; 4 * PAGE as usize]).unwrap();
+            (0..collapses).for_each(|_| fs.fallocate(&file, RangeOp::Collapse, 0, PAGE).unwrap());
+            let ino = file.ino;
+            fs.release(file);
+            volume.unmount();
+            let survey = survey("shifted", disk.region()).unwrap().unwrap();
+            survey.inodes.iter().find(|inode| inode.ino == ino).unwrap().figures.living
+        };
+        assert_eq!([0, 1, 2].map(count), [1, 2, 2], "{variant:?}");
+    });
+}
