@@ -115,3 +115,44 @@ impl NameRecords<'_> {
         met(Met::RemovedInPlace);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::names::table;
+    use crate::state::lease;
+    use crate::volume::{MountOptions, format, mount};
+    use heddle_pmem::Region;
+    use heddle_vfs::short::Short;
+    use heddle_vfs::{FileSystem, Ino};
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
+
+    /// Two that look would keep each other from the chains.
+    #[test]
+    fn one_call_at_a_time_looks_for_the_records_of_a_name() {
+        let region = Region::anonymous(8 << 20).unwrap();
+        format(&region, crate::variant::Variant::Heddle).unwrap();
+        let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+        let volume = mount(region, &options).unwrap();
+        let fs = volume.fs();
+        fs.release(fs.new_file(Ino::ROOT, "f"));
+        let core = Arc::clone(&fs.core);
+        let guard = lease::enter(&core).unwrap();
+        let other = core.inode(Ino::ROOT).unwrap().volatile.heads.lock();
+        let (at, (tell, told)) = (Arc::clone(&core), mpsc::channel());
+        let looks = std::thread::spawn(move || {
+            let guard = lease::enter(&at).unwrap();
+            let dir = at.inode(Ino::ROOT).unwrap();
+            let named = table::find(&at, dir, table::key(&at, b"f")).unwrap().unwrap();
+            drop(find(&at, guard.id, dir, b"f", named.version).unwrap());
+            tell.send(()).unwrap();
+        });
+        assert!(told.recv_timeout(Duration::from_millis(300)).is_err(), "it has not waited");
+        drop((other, guard));
+        told.recv().unwrap();
+        looks.join().unwrap();
+        lease::leave(&core);
+        volume.unmount();
+    }
+}

@@ -268,4 +268,25 @@ mod tests {
             refused(&own, "user 4242");
         }
     }
+
+    #[test]
+    fn each_image_has_a_note_and_those_without_an_image_go() {
+        let here = tempfile::tempdir().unwrap();
+        let (notes, image) = (here.path().join("notes"), here.path().join("image"));
+        let dir = open_directory(&notes, true).unwrap();
+        let id = image_id(File::create(&image).unwrap()).unwrap();
+        let ids = [id, [id[0], id[1] + 1], [id[0] + 1, id[1]]];
+        let names = ids.map(name_of);
+        let boot = crate::process::boot_id();
+        let said = Noted { boot, arena: [1, 2], pid_namespace: 3, path: image }.to_bytes();
+        names.iter().for_each(|name| std::fs::write(notes.join(name), &said).unwrap());
+        assert_eq!(std::fs::read_dir(&notes).unwrap().count(), 3, "{names:?}");
+        std::fs::write(notes.join("other"), b"no note").unwrap();
+        clear(&dir);
+        let mut left: Vec<_> = std::fs::read_dir(&notes).unwrap().map(|it| it.unwrap().file_name()).collect();
+        left.sort();
+        let mut right = [OsString::from(&names[0]), "other".into()];
+        right.sort();
+        assert_eq!(left, right);
+    }
 }

@@ -221,4 +221,14 @@ mod tests {
         assert!(!cell.unlock(Version(8)));
         assert_eq!(cell.lock_version().version(), Version(8));
     }
+
+    /// Somebody had scribbled over it.
+    #[test]
+    fn a_lock_names_its_lane_whatever_the_free_word_said() {
+        let cell = Cell::zeroed();
+        cell.lock_version.store(7 << VERSION_SHIFT | 0x3fff << LANE_SHIFT, SeqCst);
+        assert_eq!(cell.try_lock(5), Ok(Version(7)));
+        let held = cell.lock_version();
+        assert_eq!((held.locked(), held.lane(), held.version()), (true, 5, Version(7)));
+    }
 }

@@ -180,6 +180,22 @@ fn in_own_mounts<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
+fn a_daemon_that_ends_removes_its_socket_and_no_other_ones() {
+    let mut shared = SharedMount::new(16 << 20);
+    let socket = shared.socket().to_path_buf();
+    assert!(socket.exists());
+    shared.unmount();
+    assert!(!socket.exists(), "it is left, and nobody listens");
+    shared.mount();
+    // Made while the first is there, so that it has another number.
+    let other = shared.place().join("other");
+    let _listens = std::os::unix::net::UnixListener::bind(&other).unwrap();
+    std::fs::rename(&other, &socket).unwrap();
+    shared.unmount();
+    assert!(socket.exists(), "it is another daemon's by now");
+}
+
+#[test]
 fn a_user_who_may_not_write_there_is_told_so() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: only root can become others");

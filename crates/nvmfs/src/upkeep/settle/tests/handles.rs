@@ -27,7 +27,7 @@ fn open(fs: &NvmFs, ino: Ino) -> Handle {
 }
 
 /// A child that does this and ends at once, with all it has.
-fn child(work: impl FnOnce()) -> libc::pid_t {
+pub fn child(work: impl FnOnce()) -> libc::pid_t {
     // SAFETY: the child works and leaves by `_exit`; it touches no lock that another thread of this program may have held at the fork, but
     // the allocator's, which glibc keeps usable.
     let pid = unsafe { libc::fork() };

@@ -1,5 +1,7 @@
 //! Locks and lanes whose words somebody has written over.
 
+use super::super::{lanes, sweep};
+use super::handles::child;
 use super::*;
 use crate::file::blocks::{data_blocks, log_blocks};
 use crate::format::page::next_pos;
@@ -10,6 +12,7 @@ use crate::names::table::{self, Named};
 use crate::shared::client::{self, AttachError};
 use crate::shared::server::{Server, ServerOptions};
 use crate::state::wait::forged;
+use crate::steps::Step;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_vfs::{Error, FileKind, RenameMode, SetXattr, XattrName};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -176,6 +179,39 @@ fn a_circle_of_log_pages_ends_each_walk() {
         .store_u64(next_pos(page), pointer::encode(core.seed, inode.id(), PointerLocation::Next(page), page));
     assert!(matches!(log_blocks(core, inode), Err(Error::Corrupt(_))));
     core.region.store_u64(next_pos(page), before);
+    fs.release(bench.file);
+    lease::leave(core);
+}
+
+/// Several programs may have scribbled: without a name nobody knows which one to look at.
+#[test]
+fn damage_that_a_settler_finds_is_told_with_who_left_it() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = &fs.core;
+    let pid = child(|| {
+        hook::set(Some(Arc::new(|step| {
+            if step == Step::Durable {
+                // SAFETY: ends this process.
+                unsafe { libc::_exit(3) };
+            }
+        })));
+        drop(fs.write(&bench.file, 0, &[1; PAGE as usize]));
+    });
+    assert_eq!(libc::WEXITSTATUS(ended(pid, 0)), 3);
+    let of_child = |lane: &u16| core.lane(*lane).intent.holder.load(SeqCst) >> 32 == pid as u64;
+    let lane = lanes(core).find(of_child).unwrap();
+    let inode = core.inode(bench.file.ino).unwrap();
+    let page = chain::existing(core, inode).nth(1).expect("it has made no chain of its own").head().unwrap();
+    let (at, before) = (next_pos(page), core.region.load_u64(next_pos(page)));
+    core.region.store_u64(at, pointer::encode(core.seed, inode.id(), PointerLocation::Next(page), page));
+    sweep(core);
+    let told = core.damage_found().unwrap();
+    assert!(
+        told.contains(&format!("(found while settling lane {lane}, which process {pid} left)")),
+        "{told}"
+    );
+    core.region.store_u64(at, before);
     fs.release(bench.file);
     lease::leave(core);
 }
