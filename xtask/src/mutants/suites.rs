@@ -27,6 +27,7 @@ const WATCHERS: &[(&str, &[(&str, &str)])] = &[
             ("cli", "bypass_numbers"),
             ("cli", "bypass_programs"),
             ("cli", "bypass_signals"),
+            ("cli", "daemon"),
             ("cli", "mapped"),
             ("cli", "identity"),
             ("cli", "together"),
