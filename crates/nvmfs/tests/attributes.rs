@@ -98,6 +98,35 @@ fn attributes_and_shifts_made_for_ever_do_not_fill_the_image() {
 }
 
 #[test]
+fn attributes_that_are_removed_give_their_blocks_back() {
+    each_variant(|variant| {
+        let volume = fresh(variant, 16 << 20);
+        let fs = volume.fs();
+        let (file, dir) = (fs.new_file(Ino::ROOT, "f"), fs.new_dir(Ino::ROOT, "d"));
+        let set =
+            |ino| fs.setxattr(&root(), ino, attribute("user.a"), &[7; 2 * PAGE], SetXattr::Any).unwrap();
+        let round = || {
+            for ino in [file.ino, dir] {
+                set(ino);
+                fs.removexattr(&root(), ino, attribute("user.a")).unwrap();
+            }
+            // Others go with their file.
+            let other = fs.new_file(Ino::ROOT, "other");
+            set(other.ino);
+            fs.remove(Ino::ROOT, "other").unwrap();
+            fs.release(other);
+        };
+        let free = || fs.statfs().unwrap().blocks_free;
+        (0..30).for_each(|_| round());
+        let before = free();
+        (0..60).for_each(|_| round());
+        let missing = before.saturating_sub(free());
+        assert!(missing < 30, "{variant:?}: {missing} blocks are missing");
+        fs.release(file);
+    });
+}
+
+#[test]
 fn access_lists_that_are_replaced_give_their_memory_back() {
     let list = |perm| {
         let entries =

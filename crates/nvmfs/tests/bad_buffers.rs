@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Disk, Short, each_variant};
-use heddle_vfs::{Error, FileSystem, Handle, Ino};
+use heddle_vfs::{Error, FileSystem, Handle, Ino, RangeOp};
 use std::ptr::null_mut;
 use std::sync::Once;
 
@@ -29,6 +29,11 @@ extern "C" fn goes_on(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_
 
 /// Full of 7, but for the last page, which is not there.
 fn buffer() -> &'static [u8] {
+    buffer_of(THERE)
+}
+
+/// The same, of so many pages that are there.
+fn buffer_of(there: usize) -> &'static [u8] {
     static HANDLED: Once = Once::new();
     HANDLED.call_once(|| {
         let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = goes_on;
@@ -39,14 +44,14 @@ fn buffer() -> &'static [u8] {
             assert_eq!(libc::sigaction(libc::SIGSEGV, &action, null_mut()), 0);
         }
     });
-    let len = (THERE + 1) * PAGE;
+    let len = (there + 1) * PAGE;
     let (access, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, never unmapped; what is not there is reached through copies that may fault.
     unsafe {
         let at = libc::mmap(null_mut(), len, access, how, -1, 0).cast::<u8>();
         assert_ne!(at.cast(), libc::MAP_FAILED);
-        at.write_bytes(7, THERE * PAGE);
-        assert_eq!(libc::mprotect(at.add(THERE * PAGE).cast(), PAGE, libc::PROT_NONE), 0);
+        at.write_bytes(7, there * PAGE);
+        assert_eq!(libc::mprotect(at.add(there * PAGE).cast(), PAGE, libc::PROT_NONE), 0);
         std::slice::from_raw_parts(at, len)
     }
 }
@@ -106,6 +111,37 @@ fn a_write_from_a_bad_buffer_changes_and_takes_nothing() {
         let fs = volume.fs();
         let handle = fs.open_file(Ino::ROOT, "f");
         assert_eq!(fs.read_vec(&handle, 0, 1 << 20), vec![7; THERE * PAGE]);
+        drop(fs);
+        volume.unmount();
+        common::sound(disk.region()).unwrap();
+    });
+}
+
+/// Free space in single blocks: such a write has an extent list. It is the first of its file, which has a log page prepared then.
+#[test]
+fn a_first_write_from_a_bad_buffer_leaves_no_block_taken() {
+    each_variant(|variant| {
+        let (disk, buffer) = (Disk::new(variant, 4 << 20), buffer_of(40));
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let ballast = fs.new_file(Ino::ROOT, "ballast");
+        while fs.append(&ballast, &[1; PAGE]).is_ok() {}
+        for page in (0..fs.size(&ballast)).step_by(2 * PAGE) {
+            fs.fallocate(&ballast, RangeOp::Punch, page, PAGE as u64).unwrap();
+        }
+        let round = || {
+            let handle = fs.new_file(Ino::ROOT, "f");
+            let written = fs.write(&handle, 0, buffer);
+            assert!(matches!(written, Err(Error::BadBuffer)), "{written:?}");
+            fs.release(handle);
+            fs.remove(Ino::ROOT, "f").unwrap();
+        };
+        // The first of them give the lane what it keeps.
+        (0..10).for_each(|_| round());
+        let free = fs.statfs().unwrap().blocks_free;
+        (0..40).for_each(|_| round());
+        let missing = free.saturating_sub(fs.statfs().unwrap().blocks_free);
+        assert!(missing < 10, "{missing} blocks are missing");
         drop(fs);
         volume.unmount();
         common::sound(disk.region()).unwrap();

@@ -499,7 +499,7 @@ fn works_for_ever(variant: Variant, work: Work, start: Start) -> Result<(), Stri
     Ok(())
 }
 
-/// Free space in single blocks: writes of many pieces work, are right, and give all of it back.
+/// Free space in single blocks: writes and allocations of many pieces work, are right, and give all of it back.
 #[test]
 fn a_write_into_fragmented_space_is_whole_and_gives_its_blocks_back() {
     each_variant(|variant| {
@@ -519,6 +519,13 @@ fn a_write_into_fragmented_space_is_whole_and_gives_its_blocks_back() {
             fs.write(&handle, 5, &bytes).unwrap();
             assert!(fs.read_vec(&handle, 5, bytes.len()) == bytes, "{variant:?}: round {round}");
         }
+        // Of as many pieces: several records a transaction, and more pieces than fit one.
+        let beyond = (400 * PAGE, 100 * PAGE);
+        for _ in 0..20 {
+            fs.fallocate(&handle, RangeOp::Allocate { keep_size: true }, beyond.0, beyond.1).unwrap();
+            fs.fallocate(&handle, RangeOp::Punch, beyond.0, beyond.1).unwrap();
+        }
+        fs.fallocate(&handle, RangeOp::Allocate { keep_size: true }, beyond.0, beyond.1).unwrap();
         let tree = Tree::of(&fs).unwrap();
         fs.release(handle);
         fs.release(ballast);

@@ -44,6 +44,25 @@ fn crash_a_dead_lanes_chain_was_settled_during_anothers_cleaning() {
     verify(bench, &states, "a chain that was kept");
 }
 
+#[test]
+fn blocks_that_a_dead_threads_calls_had_freed_come_back() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let free = || fs.statfs().unwrap().blocks_free;
+    let before = free();
+    for _ in 0..30 {
+        // The blocks that were there wait for the next fence of the lane.
+        assert!(!dies(u32::MAX, || drop(fs.write(&bench.file, 0, &[1; 3 * PAGE as usize]))));
+        sweep(&fs.core);
+    }
+    let missing = before.saturating_sub(free());
+    assert!(missing < 24, "{missing} blocks were lost");
+    fs.write(&bench.file, 0, &[1; 3 * PAGE as usize]).unwrap();
+    let states = [state(&fs, &bench.file)];
+    drop(fs);
+    verify(bench, &states, "calls that had ended");
+}
+
 /// An ending thread's thread-locals of `state::wait` were destroyed before its lane was returned. Its wait for the reclaimer panicked: that
 /// counted as damage, and nothing was written any more.
 #[test]
