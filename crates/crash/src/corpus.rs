@@ -48,6 +48,11 @@ corpus![
     "unnamed",
     "unwritten",
     "kinds",
+    "exchanges-remounted",
+    "shifts-cleaned",
+    "younger-chain",
+    "growing-directory",
+    "holes-remounted",
 ];
 
 /// All of them.
