@@ -78,6 +78,11 @@ impl Append {
         }
     }
 
+    /// Returns true if another process with this library may have the open file, or had it.
+    pub fn was_shared(&self) -> bool {
+        !self.shared.load(SeqCst).is_null() || self.own.load(SeqCst) == ASK
+    }
+
     /// Returns true if it is certain that no other process has the open file.
     pub fn is_this_process_alone(&self) -> bool {
         let word = self.shared.load(SeqCst);

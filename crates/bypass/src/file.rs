@@ -15,6 +15,7 @@
 //! Lock order  `lock` of one file, nothing else.
 
 mod offset;
+mod others;
 
 use crate::append::Append;
 use crate::args;
@@ -29,6 +30,7 @@ use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{
     Cred, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SeekTarget, SetAttr, Time, XattrName,
 };
+use others::Announced;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -76,6 +78,7 @@ pub struct File {
     generation: Option<u64>,
     flags: OpenFlags,
     append: Append,
+    announced: Announced,
     opened: AtomicPtr<Opened>,
     lock: Lock,
     offset: AtomicU64,
@@ -96,6 +99,7 @@ impl File {
             generation: generation(at, Ino(kernel_stat.ino)),
             flags,
             append: Append::new(flags.append),
+            announced: Announced::new(),
             opened: AtomicPtr::new(std::ptr::null_mut()),
             lock: Lock::new(),
             offset: AtomicU64::new(0),
@@ -126,7 +130,13 @@ impl File {
     /// # Safety
     /// As for read(2): `buf` is valid for writes of `len` bytes.
     #[inline]
-    pub unsafe fn read_at(&self, buf: *mut u8, len: usize, offset: i64) -> Served<usize> {
+    pub unsafe fn read_at(
+        &self,
+        number: impl Number,
+        buf: *mut u8,
+        len: usize,
+        offset: i64,
+    ) -> Served<usize> {
         let Some((from, len)) = args::transfer(buf.addr(), len, offset).filter(|_| self.flags.read) else {
             return Err(Passed::Unserved);
         };
@@ -135,7 +145,24 @@ impl File {
         }
         // SAFETY: the caller's promise; `len` is at most what a slice may have.
         let buf = unsafe { std::slice::from_raw_parts_mut(buf, len) };
-        self.engine(|fs, handle| fs.read(handle, from, buf))
+        match self.opened()? {
+            Ok(opened) => {
+                if opened.pages.concern_readers() {
+                    self.looks_closer(opened, number)?;
+                }
+                opened.unless_locks_lost()?;
+                self.call(opened, |fs, handle| fs.read(handle, from, buf))
+            }
+            Err(errno) => Ok(Err(errno)),
+        }
+    }
+
+    #[cold]
+    fn looks_closer(&self, opened: &Opened, number: impl Number) -> Result<(), Passed> {
+        if opened.pages.are_asked() {
+            self.announce(number);
+        }
+        if opened.pages.are_kept() { Err(Passed::Mapped) } else { Ok(()) }
     }
 
     /// Writes at `offset`, or at the end if the file appends. Returns the number of bytes written and the
@@ -175,6 +202,7 @@ impl File {
             // mount, the write reaches them.
             self.unless_mapped()
                 .or_else(|_| self.write_again(number, buf, end - buf.len() as u64, append))?;
+            self.tell_others(number, end);
         }
         Ok(done)
     }
@@ -185,7 +213,7 @@ impl File {
     /// As [`File::read_at`].
     pub unsafe fn read(&self, number: impl Number, buf: *mut u8, len: usize) -> Served<usize> {
         // SAFETY: the caller's promise.
-        self.read_with(number, |offset| unsafe { self.read_at(buf, len, offset) })
+        self.read_with(number, |offset| unsafe { self.read_at(number, buf, len, offset) })
     }
 
     /// As read(2), with a function that reads at an offset. The offset moves when the read has succeeded.
@@ -295,7 +323,7 @@ impl File {
         self.takes_no_rights()?;
         let done =
             self.engine(|fs, handle| fs.setattr(&Cred::root(), handle.ino, Some(handle), &set).map(drop));
-        done.inspect(|_| self.size_to_mapping(fd))
+        done.inspect(|_| self.size_to_kernel(fd))
     }
 
     /// As fallocate(2).
@@ -306,15 +334,16 @@ impl File {
         };
         self.takes_no_rights()?;
         let done = self.engine(|fs, handle| fs.fallocate(handle, op, offset, len));
-        done.inspect(|_| self.size_to_mapping(fd))
+        done.inspect(|_| self.size_to_kernel(fd))
     }
 
-    /// Refreshes the kernel's size if a process mapped the file while the size changed: the kernel may have
-    /// asked for it before.
-    fn size_to_mapping(&self, fd: BorrowedFd<'_>) {
+    /// Refreshes the kernel's size if a process mapped the file while the size changed (the kernel may have
+    /// asked for it before), or if others have the file open.
+    fn size_to_kernel(&self, fd: BorrowedFd<'_>) {
         if self.unless_mapped().is_err() {
             KernelStat::refresh(fd);
         }
+        self.tell_others_size(fd);
     }
 
     /// As fstat(2).
@@ -509,11 +538,12 @@ impl File {
 impl Opened {
     #[inline]
     fn unless_mapped(&self) -> Result<(), Passed> {
-        match () {
-            () if self.pages.are_kept() => Err(Passed::Mapped),
-            () if self.at.has_lost_locks() => Err(Passed::Engine),
-            () => Ok(()),
-        }
+        if self.pages.are_kept() { Err(Passed::Mapped) } else { self.unless_locks_lost() }
+    }
+
+    #[inline]
+    fn unless_locks_lost(&self) -> Result<(), Passed> {
+        if self.at.has_lost_locks() { Err(Passed::Engine) } else { Ok(()) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Attributes of a descriptor as the kernel has them, without a request to the mount's process.
 
-use heddle_vfs::ioctl::MAPS;
+use heddle_vfs::ioctl::{MAPS, PAST_KERNEL, THROUGH_KERNEL};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
 use rustix::io::Errno;
@@ -48,6 +48,34 @@ impl KernelStat {
         let _ = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE);
     }
 
+    /// As [`KernelStat::refresh`], if the size that the kernel has cached is `stale`. Afterwards the kernel knows a size that the
+    /// engine has had since, and no answer under way undoes that: of two answers at once it may keep the older, so this asks until it
+    /// has kept the newer, or the engine's present size.
+    pub fn refresh_if(fd: BorrowedFd<'_>, stale: impl Fn(u64) -> bool, engines: impl Fn() -> u64) {
+        for _ in 0..ASK_MAX {
+            match cached_size(fd) {
+                Ok(size) if stale(size) => {}
+                _ => return,
+            }
+            match (asked_size(fd), cached_size(fd)) {
+                (Ok(told), Ok(kept)) if kept != told && kept != engines() => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Announces to the mount that a library makes the calls on this descriptor. Returns false if the mount cannot know that.
+    pub(crate) fn calls_go_past_kernel(fd: BorrowedFd<'_>) -> bool {
+        // SAFETY: the request has no argument.
+        unsafe { ioctl(fd, NoArg::<PAST_KERNEL>::new()) }.is_ok()
+    }
+
+    /// Announces to the mount that a program without the library gets this descriptor.
+    pub(crate) fn calls_go_through_kernel(fd: BorrowedFd<'_>) {
+        // SAFETY: the request has no argument.
+        let _older = unsafe { ioctl(fd, NoArg::<THROUGH_KERNEL>::new()) };
+    }
+
     /// Announces to the mount that the file is about to be mapped. Until the mapped descriptors are closed,
     /// no process then changes the file or its size past the kernel. A mount that does not know this request
     /// learns of the mapping from the first page read.
@@ -65,13 +93,9 @@ impl KernelStat {
     /// requested before the file had its size.
     pub fn refresh_for_mapping(fd: BorrowedFd<'_>) {
         let _ = rustix::fs::fdatasync(fd);
-        let size = |how| {
-            statx(fd, c"", AtFlags::EMPTY_PATH | how, StatxFlags::SIZE)
-                .map(|kernel_stat| kernel_stat.stx_size)
-        };
         for _ in 0..ASK_MAX {
-            match (size(AtFlags::STATX_FORCE_SYNC), size(AtFlags::STATX_DONT_SYNC)) {
-                (Ok(kernel_stat), Ok(kept)) if kept < kernel_stat => {}
+            match (asked_size(fd), cached_size(fd)) {
+                (Ok(told), Ok(kept)) if kept < told => {}
                 _ => return,
             }
         }
@@ -93,4 +117,18 @@ impl KernelStat {
     pub fn is_regular(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFREG
     }
+}
+
+/// The size that the mount's process tells; mostly the kernel keeps it.
+fn asked_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    size(fd, AtFlags::STATX_FORCE_SYNC)
+}
+
+/// The size that the kernel has cached.
+fn cached_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    size(fd, AtFlags::STATX_DONT_SYNC)
+}
+
+fn size(fd: BorrowedFd<'_>, how: AtFlags) -> Result<u64, Errno> {
+    statx(fd, c"", AtFlags::EMPTY_PATH | how, StatxFlags::SIZE).map(|known| known.stx_size)
 }

@@ -28,6 +28,7 @@ mod number;
 mod process;
 #[cfg(test)]
 mod tests;
+mod vector;
 mod words;
 
 pub use args::may_be_there;
@@ -39,4 +40,5 @@ pub use heddle_vfs::{RangeOp, planted};
 pub use kernel_stat::KernelStat;
 pub use number::Number;
 pub use process::{a_fork_begins, a_fork_ended, this_is_a_child};
+pub use vector::{read_vector, write_vector};
 pub use words::Words;

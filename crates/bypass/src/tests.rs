@@ -84,10 +84,10 @@ fn read(file: &File, scene: &Scene, len: usize) -> Served<Vec<u8>> {
     Ok(done.map(|n| bytes[..n].to_vec()))
 }
 
-fn read_at(file: &File, len: usize, at: i64) -> Served<Vec<u8>> {
+fn read_at(file: &File, scene: &Scene, len: usize, at: i64) -> Served<Vec<u8>> {
     let mut bytes = vec![0xee; len];
     // SAFETY: a vector of that length.
-    let done = unsafe { file.read_at(bytes.as_mut_ptr(), len, at) }?;
+    let done = unsafe { file.read_at(scene.fd(), bytes.as_mut_ptr(), len, at) }?;
     Ok(done.map(|n| bytes[..n].to_vec()))
 }
 
@@ -109,7 +109,7 @@ fn reads_and_writes_move_the_offset_and_pass_the_kernel_by() {
     assert_eq!(read(&file, &scene, 3), served(b"llo"));
     assert_eq!(read(&file, &scene, 3), served(b", W"));
     assert_eq!(read(&file, &scene, 0), served(b""));
-    assert_eq!(read_at(&file, 100, 7), served(b"World"));
+    assert_eq!(read_at(&file, &scene, 100, 7), served(b"World"));
     assert_eq!(read(&file, &scene, 2), served(b"or"), "a read with its own offset has moved nothing");
     assert_eq!((scene.kernels_offset(), scene.kernels.metadata().unwrap().len()), (0, 0));
     assert_eq!(file.sync(true), Ok(Ok(())));
@@ -126,9 +126,13 @@ fn a_file_is_read_and_changed_only_as_it_was_opened() {
     assert_eq!(reader.truncate(scene.fd(), 0), Err(Passed::Unserved));
     assert_eq!(reader.allocate(scene.fd(), RangeOp::Punch, 0, 1), Err(Passed::Unserved));
     assert_eq!(write_at(&writer, &scene, b"x", 0), Ok(Ok((1, 1))));
-    assert_eq!(read_at(&writer, 1, 0), Err(Passed::Unserved));
-    assert_eq!(read_at(&reader, 1, 0), served(b"x"));
-    assert_eq!(read_at(&reader, 1, -1), Err(Passed::Unserved), "the kernel says what is wrong with it");
+    assert_eq!(read_at(&writer, &scene, 1, 0), Err(Passed::Unserved));
+    assert_eq!(read_at(&reader, &scene, 1, 0), served(b"x"));
+    assert_eq!(
+        read_at(&reader, &scene, 1, -1),
+        Err(Passed::Unserved),
+        "the kernel says what is wrong with it"
+    );
     assert_eq!(write_at(&writer, &scene, b"x", i64::MAX), Err(Passed::Unserved));
     assert_eq!(reader.kernel_stat(), &scene.kernel_stat(libc::S_IFREG | 0o644));
 }
@@ -182,7 +186,7 @@ fn an_offset_that_was_given_away_is_the_kernels_for_ever() {
     assert_eq!(read(&file, &scene, 1), Err(Passed::KernelOffset));
     assert_eq!(write(&file, &scene, b"6"), Err(Passed::KernelOffset));
     assert_eq!(file.seek(scene.fd(), 0, libc::SEEK_SET), Err(Passed::KernelOffset));
-    assert_eq!(read_at(&file, 2, 1), served(b"23"), "what has an offset of its own goes on");
+    assert_eq!(read_at(&file, &scene, 2, 1), served(b"23"), "what has an offset of its own goes on");
     // SAFETY: one byte.
     assert_eq!(unsafe { file.write(scene.fd(), b"6".as_ptr(), 1, true) }, Ok(Ok(1)));
     assert_eq!(scene.kernels_offset(), 6, "who shares the offset finds it behind what was appended");
@@ -257,14 +261,14 @@ fn calls_on_a_mapped_file_go_through_the_mount() {
     assert_eq!(file.unmapped(), Ok(Ok(())));
     scene.fs.note_kernel_pages(&scene.theirs, true);
     assert_eq!(file.unmapped(), Err(Passed::Mapped));
-    assert_eq!(read_at(&file, 1, 0), Err(Passed::Mapped));
+    assert_eq!(read_at(&file, &scene, 1, 0), Err(Passed::Mapped));
     assert_eq!(write_at(&file, &scene, b"x", 0), Err(Passed::Mapped));
     assert_eq!(file.truncate(scene.fd(), 1), Err(Passed::Mapped));
     assert_eq!(file.sync(false), Err(Passed::Mapped));
     assert_eq!(file.seek(scene.fd(), 1, libc::SEEK_END), Ok(Ok(4)), "the size is the engine's");
     assert_eq!(file.stat(scene.fd()).map(|stat| stat.map(|stat| stat.st_size)), Ok(Ok(3)));
     scene.fs.note_kernel_pages(&scene.theirs, false);
-    assert_eq!(read_at(&file, 9, 0), served(b"123"));
+    assert_eq!(read_at(&file, &scene, 9, 0), served(b"123"));
 }
 
 #[test]
@@ -324,7 +328,7 @@ fn writes_that_take_rights_away_are_the_mounts() {
     assert_eq!(write_at(&file, &scene, b"y", 0), Err(Passed::Unserved), "it got the bit since");
     assert_eq!(file.truncate(scene.fd(), 0), Err(Passed::Unserved));
     assert_eq!(file.allocate(scene.fd(), RangeOp::Punch, 0, 1), Err(Passed::Unserved));
-    assert_eq!(read_at(&file, 1, 0), served(b"x"));
+    assert_eq!(read_at(&file, &scene, 1, 0), served(b"x"));
     let capability = XattrName::new(b"security.capability").unwrap();
     let value = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     scene.fs.setxattr(&root(), scene.theirs.ino, capability, &value, SetXattr::Any).unwrap();

@@ -8,12 +8,14 @@
 mod common;
 
 use common::roles::{Role, role};
+use common::traps::went_well;
 use common::{Mounted, Place, durabilities, own_namespace};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -164,6 +166,17 @@ fn no_append_is_lost_and_sizes_and_times_never_go_back() {
                 .or_else(|e| if e.kind() == ErrorKind::NotFound { Ok(()) } else { Err(e) })
                 .unwrap();
         }
+    });
+}
+
+/// The kernel serves some calls by the size that it has cached: an append overwrote what others had appended past it, copies ended early.
+#[test]
+fn a_program_through_the_mount_finds_what_was_written_past_it() {
+    on_a_mount(|mounted| {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/old_sizes.py");
+        let run = [env!("CARGO_BIN_EXE_heddle"), "run", "--"];
+        let said = Command::new("python3").arg(script).arg(mounted.path("file")).args(run).output().unwrap();
+        went_well(&said);
     });
 }
 

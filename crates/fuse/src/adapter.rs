@@ -21,6 +21,7 @@ use heddle_vfs::{
 
 use crate::convert::{errno, file_attr};
 use crate::handles::{Handles, Marks, Open};
+use crate::openers::Openers;
 use crate::options::ShownOwner;
 use crate::orphans::Orphans;
 use crate::pages::Pages;
@@ -43,6 +44,7 @@ pub(crate) struct Adapter {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) handles: Arc<Handles>,
     pub(crate) writers: Writers,
+    pub(crate) openers: Openers,
     pub(crate) pages: Pages,
     pub(crate) orphans: Orphans,
     pub(crate) shared: Arc<Shared>,
@@ -64,10 +66,22 @@ impl Adapter {
         handles: Arc<Handles>,
         threads: usize,
     ) -> Adapter {
-        let writers = Writers::default();
+        let (writers, openers) = (Writers::default(), Openers::default());
         let pages = Pages::new(Arc::clone(&fs), Arc::clone(&shared));
         let (orphans, capabilities_given) = (Orphans::new(threads), AtomicU64::new(0));
-        Adapter { fs, handles, writers, pages, orphans, shared, owner, attach_ioctl, capabilities_given, ttl }
+        Adapter {
+            fs,
+            handles,
+            writers,
+            openers,
+            pages,
+            orphans,
+            shared,
+            owner,
+            attach_ioctl,
+            capabilities_given,
+            ttl,
+        }
     }
 
     /// The attributes told to the kernel, and the time for which it may cache them.
@@ -106,13 +120,18 @@ impl Adapter {
         self.guarded(|| self.orphans.with_space(|| self.handles.with(fh.0, &mut work)))
     }
 
-    /// Stores an open file in the handle table; `made`: this call has created it.
-    pub(crate) fn keep(&self, handle: Handle, made: bool) -> Result<FileHandle> {
-        if self.writers.opens(&handle) && !made {
+    /// Stores an open file or directory in the handle table.
+    pub(crate) fn keep(&self, handle: Handle, what: Opening) -> Result<FileHandle> {
+        let mut marks = Marks::default();
+        if what != Opening::Directory {
+            marks.calls = self.openers.opens(&*self.fs, &handle);
+        }
+        // Last: the attributes that the kernel gets from now on are those of a file with one more opener.
+        if self.writers.opens(&handle) && what != Opening::New {
             self.shared.drop_attributes(handle.ino);
         }
-        self.handles.insert(handle).map(FileHandle).map_err(|handle| {
-            self.give_back(Open { handle, marks: Marks::default() });
+        self.handles.insert(Open { handle, marks }).map(FileHandle).map_err(|open| {
+            self.give_back(open);
             Error::NoMemory
         })
     }
@@ -128,6 +147,7 @@ impl Adapter {
     pub(crate) fn give_back(&self, open: Open) {
         self.pages.closes(&open);
         self.writers.closes(&open.handle);
+        self.openers.closes(&*self.fs, &open.handle, &open.marks.calls);
         self.fs.release(open.handle);
     }
 
@@ -191,7 +211,13 @@ impl Adapter {
         })
     }
 
-    pub(crate) fn open_as(&self, request: &Request, ino: INodeNo, flags: i32) -> Result<FileHandle> {
+    pub(crate) fn open_as(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        flags: i32,
+        what: Opening,
+    ) -> Result<FileHandle> {
         self.guarded(|| {
             let open = |cred: &Cred| self.fs.open(cred, Ino(ino.0), OpenFlags::from_posix(flags));
             let handle = if flags & FMODE_EXEC != 0 {
@@ -199,7 +225,7 @@ impl Adapter {
             } else {
                 self.as_caller(request, false, open)
             };
-            self.keep(handle?, false)
+            self.keep(handle?, what)
         })
     }
 
@@ -253,6 +279,16 @@ impl Adapter {
         });
         if any { Ok(()) } else { done }
     }
+}
+
+/// What a call opens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// A file that the call has created.
+    New,
+    /// A file that was there.
+    File,
+    Directory,
 }
 
 /// The effect of one entry on an answer.

@@ -17,6 +17,8 @@ use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
 use heddle_vfs::{Error, Handle, Ino, Result};
 
+use crate::openers::Calls;
+
 const FIRST_SLOTS: u32 = 64;
 const SEGMENTS: usize = 20;
 const SLOTS_MAX: u32 = FIRST_SLOTS * ((1 << SEGMENTS) - 1);
@@ -51,6 +53,8 @@ struct Entry {
 pub(crate) struct Marks {
     /// The kernel has read a page through this descriptor, or is about to map it.
     pub(crate) maps: AtomicBool,
+    /// Who makes its calls.
+    pub(crate) calls: Calls,
     /// The count of capabilities given to files, plus one, when this file was seen to have none.
     pub(crate) without_capability: AtomicU64,
 }
@@ -69,12 +73,12 @@ impl fmt::Debug for Handles {
 
 impl Handles {
     /// Stores a file and returns its number. If no slot is free, gives the file back.
-    pub(crate) fn insert(&self, handle: Handle) -> std::result::Result<u64, Handle> {
-        let Some(index) = self.free_slot() else { return Err(handle) };
+    pub(crate) fn insert(&self, open: Open) -> std::result::Result<u64, Open> {
+        let Some(index) = self.free_slot() else { return Err(open) };
         let slot = self.slot_or_new(index);
         let mut entry = slot.entry.write().unwrap_or_else(PoisonError::into_inner);
-        slot.ino.store(handle.ino.0, SeqCst);
-        entry.open = Some(Open { handle, marks: Marks::default() });
+        slot.ino.store(open.handle.ino.0, SeqCst);
+        entry.open = Some(open);
         Ok(u64::from(entry.generation) << 32 | u64::from(index))
     }
 

@@ -50,6 +50,7 @@ mod error;
 mod guard;
 mod handles;
 mod mounts;
+mod openers;
 mod options;
 mod orphans;
 mod pages;

@@ -17,7 +17,7 @@ use fuser::{
 use heddle_vfs::admin::is_administrator;
 use heddle_vfs::{Cred, Error, FileKind, Handle, Ino, Name, NewNode, SetAttr, ioctl};
 
-use crate::adapter::{Adapter, Added, answer_empty, place, sets_group_id, shown_ino, with_a_name};
+use crate::adapter::{Adapter, Added, Opening, answer_empty, place, sets_group_id, shown_ino, with_a_name};
 use crate::convert::{errno, file_type, kind_of_mode, range_op, rename_mode, seek_target, set_time};
 use crate::xattrs::answer_xattr;
 
@@ -271,7 +271,7 @@ impl fuser::Filesystem for Adapter {
             let (name, perm) = (Name::new(name.as_bytes())?, (mode & MODE_BITS) as u16);
             let (attr, handle, made) =
                 self.create_or_open(request, Ino(parent.0), name, (perm, umask), flags)?;
-            Ok((attr, self.keep(handle, made)?))
+            Ok((attr, self.keep(handle, if made { Opening::New } else { Opening::File })?))
         });
         match created {
             Ok((attr, fh)) => {
@@ -284,7 +284,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: KernelOpenFlags, reply: ReplyOpen) {
-        match self.open_as(request, ino, flags.0) {
+        match self.open_as(request, ino, flags.0, Opening::File) {
             Ok(fh) => reply.opened(fh, FILE_OPEN),
             Err(error) => reply.error(errno(&error)),
         }
@@ -381,7 +381,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, flags: KernelOpenFlags, reply: ReplyOpen) {
-        match self.open_as(request, ino, flags.0) {
+        match self.open_as(request, ino, flags.0, Opening::Directory) {
             Ok(fh) => reply.opened(fh, FopenFlags::empty()),
             Err(error) => reply.error(errno(&error)),
         }
@@ -503,6 +503,7 @@ impl fuser::Filesystem for Adapter {
             ioctl::SHUTDOWN if !is_administrator(request.pid()) => Err(Error::NotPermitted),
             ioctl::SHUTDOWN => self.guarded(|| Ok(()).inspect(|()| self.shared.shut_down())),
             ioctl::MAPS => self.maps(Ino(ino.0), fh),
+            ioctl::PAST_KERNEL | ioctl::THROUGH_KERNEL => self.announced(command, fh),
             _ => return reply.error(Errno::ENOTTY),
         };
         match done {

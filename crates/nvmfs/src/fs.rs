@@ -2,6 +2,7 @@
 //! below.
 
 mod attrs;
+mod beside;
 mod broken;
 mod reads;
 mod xattrs;
@@ -20,14 +21,14 @@ use crate::names::table::Meaning;
 use crate::names::{life, ops, rename, table};
 use crate::planted::{Breach, breaks};
 use crate::state::core::Core;
-use crate::state::inode::{InodeRef, KernelPages};
+use crate::state::inode::InodeRef;
 use crate::state::lease::{LaneGuard, counted, enter, enter_for};
 use crate::upkeep::{asker, clean};
 use crate::xattr::{self, check};
 use attrs::checked;
 use heddle_arena::sync::spin_hint;
 use heddle_vfs::{
-    Attr, Cookie, Cred, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode, OpenFlags,
+    Attr, Cookie, Cred, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode, OpenFlags, Openers,
     Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, XattrName, room_for,
 };
 use std::sync::Arc;
@@ -102,16 +103,6 @@ impl NvmFs {
     /// As [`NvmFs::count_handle`], but returns a handle.
     fn handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, flags: OpenFlags) -> Result<Handle> {
         Ok(Handle { ino: inode.ino, flags, token: self.count_handle(guard, inode)? })
-    }
-
-    /// Names the process that mounted the image, or that took it over last.
-    pub fn daemon(&self) -> u64 {
-        self.core.root().daemon.load(SeqCst)
-    }
-
-    /// The word that tells whether the kernel caches pages of this file; the handle must stay open meanwhile.
-    pub fn kernel_pages(&self, handle: &Handle) -> Option<KernelPages<'_>> {
-        self.open_inode(handle).ok().map(|inode| inode.volatile.kernel_pages())
     }
 
     /// Closes a handle that no caller received. Without a lane (more threads than lanes) it stays counted, as
@@ -504,7 +495,13 @@ impl FileSystem for NvmFs {
 
     fn note_kernel_pages(&self, handle: &Handle, keeps: bool) {
         if let Ok(inode) = self.open_inode(handle) {
-            inode.volatile.count_kernel_pages(keeps);
+            inode.volatile.kernel.count_pages(keeps);
+        }
+    }
+
+    fn note_openers(&self, handle: &Handle, openers: Openers) {
+        if let Ok(inode) = self.open_inode(handle) {
+            inode.volatile.kernel.note_openers(openers);
         }
     }
 

@@ -55,6 +55,27 @@ pub enum SeekTarget {
     Hole,
 }
 
+/// The descriptors that a front end's kernel has of one file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Openers {
+    /// All of them.
+    pub open: u32,
+    /// Those whose calls a library makes past the kernel.
+    pub past_kernel: u32,
+}
+
+impl Openers {
+    /// Returns true if there are several, and the kernel may serve the calls of one by the size that it has cached.
+    pub fn are_others(self) -> bool {
+        self.open > 1 && self.past_kernel < self.open
+    }
+
+    /// Returns true if a library would like to know whose the others are.
+    pub fn are_asked(self) -> bool {
+        self.past_kernel > 0 && self.past_kernel < self.open
+    }
+}
+
 /// A mounted file system.
 /// Every call is atomic: every other call, and a recovery after a crash, sees it completely or not at all. An
 /// engine's documentation says when a call is durable; calls of `nvmfs` are when they return. The engine
@@ -198,6 +219,10 @@ pub trait FileSystem: Send + Sync {
     /// Tells the engine that the front end's kernel keeps pages of this file for a mapping from now on
     /// (`keeps`), or no more. Engines that let other processes in past the front end tell those.
     fn note_kernel_pages(&self, _handle: &Handle, _keeps: bool) {}
+
+    /// Tells the engine which descriptors of this file the front end's kernel has, whenever that changes. Engines that let other
+    /// processes in past the front end tell those.
+    fn note_openers(&self, _handle: &Handle, _openers: Openers) {}
 
     /// Returns true if this thread, which asks through a mount, is inside a call of the engine that may hold locks of this
     /// inode. A signal handler has interrupted that call, and it goes on only after the request: so the request must not wait

@@ -18,6 +18,13 @@ pub const ATTACH: u32 = 3 << 30 | (ATTACH_BYTES as u32) << 16 | (b'h' as u32) <<
 /// keep the old end of the file.
 pub const MAPS: u32 = (b'h' as u32) << 8 | 2;
 
+/// Announces that a library makes the calls on this descriptor past the kernel. The mount counts, for each file, the other descriptors:
+/// the kernel serves their calls by the size that it has cached, and a library that changes the size keeps that up to date.
+pub const PAST_KERNEL: u32 = (b'h' as u32) << 8 | 3;
+
+/// Takes [`PAST_KERNEL`] back, for ever: a program without the library has this descriptor, or is about to get it.
+pub const THROUGH_KERNEL: u32 = (b'h' as u32) << 8 | 4;
+
 /// Answers [`ATTACH`].
 pub trait AttachIoctl: Send + Sync {
     /// The answer to a request of a thread (as this process numbers it; 0: in another PID namespace).

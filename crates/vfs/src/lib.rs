@@ -26,7 +26,7 @@ pub mod xattr;
 
 pub use cred::{Cred, Permission};
 pub use error::{Error, Result};
-pub use fs::{FileSystem, RangeOp, RenameMode, SeekTarget};
+pub use fs::{FileSystem, Openers, RangeOp, RenameMode, SeekTarget};
 pub use listing::{DirEntry, Listing, Mark};
 pub use name::{NAME_MAX_BYTES, Name, ShortName, word_of};
 pub use types::{

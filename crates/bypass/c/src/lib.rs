@@ -168,7 +168,7 @@ pub unsafe extern "C" fn heddle_pread(
             return Err(Failure::of(Errno::FAULT, "heddle_pread: the buffer is NULL"));
         }
         // SAFETY: the caller's promise.
-        let done = unsafe { open.file.read_at(buf.cast(), len, offset) };
+        let done = unsafe { open.file.read_at(open.fd.as_fd(), buf.cast(), len, offset) };
         let n = served(done, "heddle_pread", |_| {
             // SAFETY: the caller's promise; the length does not exceed that of a slice.
             let buf =
@@ -292,8 +292,12 @@ pub unsafe extern "C" fn heddle_stat(name: *const c_char, into: *mut libc::stat)
 /// `file` came from `heddle_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn heddle_fd(file: *const HeddleFile) -> c_int {
-    // SAFETY: the caller's promise.
-    answer(-1, || Ok(unsafe { open_file(file) }?.fd.as_raw_fd()))
+    answer(-1, || {
+        // SAFETY: the caller's promise.
+        let open = unsafe { open_file(file) }?;
+        open.file.is_told(open.fd.as_fd());
+        Ok(open.fd.as_raw_fd())
+    })
 }
 
 /// See `heddle.h`.

@@ -19,7 +19,10 @@ impl File {
     /// Moves the offset to the kernel for ever: code that knows only the kernel's offset is about to share
     /// it.
     pub fn give_offset_away(&self, number: impl Number) {
-        number.while_ours(|fd| self.offset_is(KERNELS, fd));
+        number.while_ours(|fd| {
+            self.offset_is(KERNELS, fd);
+            self.is_the_kernels_too(fd);
+        });
     }
 
     /// Returns true if the offset may come back from the kernel. Calls that use it then go through
@@ -37,6 +40,7 @@ impl File {
     /// Prepares the file for a program without this library.
     pub fn share_with_stranger(&self, fd: BorrowedFd<'_>) {
         self.offset_is(KERNELS, fd);
+        self.is_the_kernels_too(fd);
         self.append.ask_from_now_on();
     }
 

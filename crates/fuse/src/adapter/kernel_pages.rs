@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
 use fuser::{FileHandle, Request};
-use heddle_vfs::{Error, FileKind, Handle, Ino, RangeOp, Result};
+use heddle_vfs::{Error, FileKind, Handle, Ino, RangeOp, Result, ioctl};
 
 use super::Adapter;
 
@@ -47,6 +47,18 @@ impl Adapter {
             return Err(Error::InvalidArgument("a directory has no pages"));
         }
         self.note_mapped(fh)
+    }
+
+    /// Notes who makes the calls on this descriptor ([`ioctl::PAST_KERNEL`], [`ioctl::THROUGH_KERNEL`]).
+    pub(crate) fn announced(&self, command: u32, fh: FileHandle) -> Result<()> {
+        self.with_open(fh, |open| {
+            let (fs, handle, calls) = (&*self.fs, &open.handle, &open.marks.calls);
+            match command {
+                ioctl::PAST_KERNEL => self.openers.past_kernel(fs, handle, calls),
+                _ => self.openers.through_kernel(fs, handle, calls),
+            }
+            Ok(())
+        })
     }
 
     /// Marks the descriptor as mapped (P1).

@@ -1,8 +1,9 @@
 use super::*;
 use heddle_vfs::{Ino, OpenFlags};
 
-fn handle(token: u64) -> Handle {
-    Handle { ino: Ino::ROOT, flags: OpenFlags::READ, token }
+fn opened(token: u64) -> Open {
+    let handle = Handle { ino: Ino::ROOT, flags: OpenFlags::READ, token };
+    Open { handle, marks: Marks::default() }
 }
 
 fn token(handles: &Handles, number: u64) -> Result<u64> {
@@ -19,14 +20,14 @@ fn slots_have_a_place_each() {
 #[test]
 fn a_number_means_one_open_file_and_nothing_after_its_release() {
     let handles = Handles::default();
-    let numbers: Vec<u64> = (0..1000).map(|token| handles.insert(handle(token)).unwrap()).collect();
+    let numbers: Vec<u64> = (0..1000).map(|token| handles.insert(opened(token)).ok().unwrap()).collect();
     for (wanted, number) in numbers.iter().enumerate() {
         assert_eq!(token(&handles, *number), Ok(wanted as u64));
     }
     let old = numbers[500];
     assert_eq!(handles.remove(old).unwrap().handle.token, 500);
     assert!(handles.remove(old).is_none());
-    let new = handles.insert(handle(7777)).unwrap();
+    let new = handles.insert(opened(7777)).ok().unwrap();
     assert_eq!(new as u32, old as u32, "the slot is used again");
     assert_eq!(token(&handles, old), Err(Error::BadHandle));
     assert_eq!(token(&handles, new), Ok(7777));
@@ -51,7 +52,7 @@ fn threads_do_not_get_each_others_files() {
             scope.spawn(move || {
                 for round in 0..5000 {
                     let wanted = thread << 32 | round;
-                    let number = handles.insert(handle(wanted)).unwrap();
+                    let number = handles.insert(opened(wanted)).ok().unwrap();
                     assert_eq!(token(handles, number), Ok(wanted));
                     assert_eq!(handles.remove(number).unwrap().handle.token, wanted);
                 }

@@ -133,13 +133,13 @@ fn take_over(image: &Path) -> Result<Volume, AdoptError> {
     Ok(Volume::adopted(core, superblock))
 }
 
-/// The kernel's pages of files ended with the dead mount, which counted them. Nobody else would count them down: such files would be served
-/// through the mount for ever.
+/// The kernel's pages and descriptors of files ended with the dead mount, which counted them. Nobody else would count them down: such
+/// files would be served through the mount for ever.
 fn forget_kernel_pages(core: &Core) {
     let chunks = (0..core.chunks().len() as u64).map(|chunk| chunk * CHUNK_INODES);
     for first in chunks.filter(|first| core.slot(Ino(*first)).is_some()) {
         let inodes = (first..first + CHUNK_INODES).filter_map(|ino| core.slot(Ino(ino)));
-        inodes.for_each(|inode| inode.volatile.forget_kernel_pages());
+        inodes.for_each(|inode| inode.volatile.kernel.forget());
     }
 }
 

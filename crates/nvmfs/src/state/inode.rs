@@ -18,9 +18,11 @@
 //!             O2  `size` is stored (Release) before the maps that depend on it are published, and loaded (Acquire) before
 //!                 and after the cells.
 
+mod kernel;
 mod mode;
 mod pins;
 
+pub use kernel::KernelPages;
 pub use mode::{List, Mode};
 pub use pins::Phase;
 
@@ -37,6 +39,7 @@ use heddle_arena::{AtomicPtr, Shared, Zeroed};
 use heddle_range_lock::LockHead;
 use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{Attr, FileKind, Ino, Time};
+use kernel::Kernel;
 use pins::Pins;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -80,7 +83,8 @@ pub struct VolatileInode {
     pub open_lanes: AtomicU64,
     /// Number of names.
     pub nlink: AtomicU32,
-    kernel_pages: AtomicU32,
+    /// What the kernel has of it, for callers that bypass the mount.
+    pub kernel: Kernel,
 
     /// The bucket of a directory that needs only one (`names::table` I4).
     pub home: Bucket,
@@ -137,7 +141,7 @@ unsafe impl Zeroed for VolatileInode {
             parent: AtomicU64::new(0),
             open_lanes: AtomicU64::new(0),
             nlink: AtomicU32::new(0),
-            kernel_pages: AtomicU32::new(0),
+            kernel: Kernel::new(),
             home: Bucket::unborn(),
             root: AtomicU64::new(0),
             size: AtomicU64::new(0),
@@ -196,28 +200,6 @@ pub struct Birth {
     pub rdev: u32,
     /// The value of all its times.
     pub now: Time,
-}
-
-/// Whether the kernel caches pages of a file, because a process has mapped it through the mount. A caller
-/// that bypasses the mount checks before a call, and after a change. If the kernel's pages may have missed a
-/// change, it is repeated through the mount.
-#[derive(Clone, Copy)]
-pub struct KernelPages<'f>(&'f AtomicU32, &'f VolatileInode);
-
-impl KernelPages<'_> {
-    /// Returns true if the kernel caches pages now.
-    #[inline]
-    pub fn are_kept(self) -> bool {
-        // ORDERING: SeqCst: a bypassing writer stores, then loads this word; the mount stores this word, then
-        // reads for the kernel. One of the two sees the other.
-        self.0.load(SeqCst) != 0
-    }
-
-    /// Returns true if a change of the content must clear set-id bits or capabilities. The mount does that.
-    #[inline]
-    pub fn changes_take_rights(self) -> bool {
-        self.1.mode().gives_rights()
-    }
 }
 
 /// Advances a time to `now`. Returns false if a later time stays. A time in the future does not stay: a
@@ -288,8 +270,7 @@ impl VolatileInode {
         }
         // ORDERING: Relaxed, as above.
         self.nlink.store(0, Relaxed);
-        // ORDERING: Relaxed, as above.
-        self.kernel_pages.store(0, Relaxed);
+        self.kernel.forget();
     }
 
     /// The page index.
@@ -314,25 +295,6 @@ impl VolatileInode {
     pub fn set_owner(&self, uid: u32, gid: u32) {
         // ORDERING: Release, pairs with `owner`.
         self.owner.store(u64::from(uid) | u64::from(gid) << 32, Release);
-    }
-
-    /// The word in which the mount notes whether the kernel caches pages of the file.
-    pub fn kernel_pages(&self) -> KernelPages<'_> {
-        KernelPages(&self.kernel_pages, self)
-    }
-
-    /// Adds or removes a descriptor through which the kernel caches pages.
-    pub fn count_kernel_pages(&self, keeps: bool) {
-        if keeps {
-            self.kernel_pages.fetch_add(1, SeqCst);
-        } else {
-            self.kernel_pages.fetch_sub(1, SeqCst);
-        }
-    }
-
-    /// No descriptor is counted any more: the mount that counted them is dead.
-    pub fn forget_kernel_pages(&self) {
-        self.kernel_pages.store(0, SeqCst);
     }
 
     /// Size in bytes.

@@ -10,14 +10,8 @@ use crate::counts::Count;
 use crate::table::{Used, passing, passing_data_at, using};
 use crate::{fault, real};
 use heddle_bypass::planted::{Bug, planted};
-use heddle_bypass::{BadBuffer, KernelStat, Number, Passed, Served, copy_of_callers, may_be_there};
+use heddle_bypass::{BadBuffer, KernelStat, Number, Passed, Served, read_vector};
 use libc::{c_int, c_void, iovec};
-use std::ptr::null_mut;
-
-/// Most elements of a vector, as the kernel's.
-const VECTOR_MAX: usize = 1024;
-/// Most bytes of a vector that are moved at once, as the kernel's. They go through our own memory.
-const VECTOR_BYTES_MAX: usize = 0x7fff_f000;
 
 /// `again` repeats the whole call, for a number that means another file by now.
 #[inline]
@@ -77,7 +71,7 @@ fn write_here(used: &Used, buf: *const c_void, len: usize, at_end: bool) -> Serv
 #[inline]
 pub fn read_at(used: &Used, buf: *mut c_void, len: usize, at: i64) -> Served<usize> {
     // SAFETY: the caller's promise; a buffer that is not mapped ends the copy to it (`fault`).
-    unsafe { used.file().read_at(buf.cast(), len, at) }
+    unsafe { used.file().read_at(used, buf.cast(), len, at) }
 }
 
 /// Writes from a caller's buffer.
@@ -215,80 +209,6 @@ checked! {
     __pread64_chk, pread64;
 }
 
-/// If there is no memory for a buffer, the kernel makes the call.
-fn room_for(whole: &mut Vec<u8>, sum: usize) -> Result<(), Passed> {
-    whole.try_reserve_exact(sum.min(VECTOR_BYTES_MAX)).map_err(|_| Passed::Unserved)
-}
-
-/// A buffer of zeros. For a long one the kernel provides only the pages that are written: a vector may be far
-/// longer than the file.
-fn zeros(len: usize) -> Result<Vec<u8>, Passed> {
-    let layout = std::alloc::Layout::array::<u8>(len.max(1)).map_err(|_| Passed::Unserved)?;
-    // SAFETY: a layout of at least one byte.
-    let first = unsafe { std::alloc::alloc_zeroed(layout) };
-    if first.is_null() {
-        return Err(Passed::Unserved);
-    }
-    // SAFETY: of the global allocator, of this layout, and all of it is written: zeros.
-    Ok(unsafe { Vec::from_raw_parts(first, len, layout.size()) })
-}
-
-/// A vector with at most so many elements needs no memory from the heap, as in the kernel.
-const FEW: usize = 8;
-
-/// Serves a call with a copy of its vector, because another thread may change the vector meanwhile; also
-/// passes the total length. An invalid vector is the kernel's to refuse.
-fn with_elements(
-    vector: *const iovec,
-    n: c_int,
-    serve: impl FnOnce(&[iovec], usize) -> Served<usize>,
-) -> Served<usize> {
-    let n = usize::try_from(n).ok().filter(|n| *n <= VECTOR_MAX).ok_or(Passed::Unserved)?;
-    let none = iovec { iov_base: null_mut(), iov_len: 0 };
-    let (mut few, mut many) = ([none; FEW], Vec::new());
-    let parts = match few.get_mut(..n) {
-        Some(few) => few,
-        None => {
-            many.try_reserve_exact(n).map_err(|_| Passed::Unserved)?;
-            many.resize(n, none);
-            &mut many[..]
-        }
-    };
-    // SAFETY: the target has room; a vector that is not mapped ends the copy (`fault`).
-    unsafe { copy_of_callers(parts.as_mut_ptr().cast(), vector.cast(), size_of_val(parts)) }.or_else(bad)?;
-    if !parts.iter().all(|part| may_be_there(part.iov_base.addr(), part.iov_len)) {
-        return Err(Passed::Unserved);
-    }
-    let sum = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
-    let sum = sum.filter(|sum| isize::try_from(*sum).is_ok()).ok_or(Passed::Unserved)?;
-    serve(parts, sum)
-}
-
-/// If a read meets a buffer that is not mapped, the offset has not moved: the kernel repeats the read.
-fn read_vector(
-    vector: *const iovec,
-    n: c_int,
-    read: impl FnOnce(*mut c_void, usize) -> Served<usize>,
-) -> Served<usize> {
-    with_elements(vector, n, |parts, sum| {
-        if let [one] = parts {
-            return read(one.iov_base, one.iov_len);
-        }
-        let mut whole = zeros(sum.min(VECTOR_BYTES_MAX))?;
-        let done = read(whole.as_mut_ptr().cast(), whole.len())?;
-        if let Ok(n) = done {
-            let mut rest = &whole[..n];
-            for part in parts {
-                let (now, later) = rest.split_at(part.iov_len.min(rest.len()));
-                // SAFETY: the caller's promise; a buffer that is not mapped ends the copy to it (`fault`).
-                unsafe { copy_of_callers(part.iov_base.cast(), now.as_ptr(), now.len()) }.or_else(bad)?;
-                rest = later;
-            }
-        }
-        Ok(done)
-    })
-}
-
 fn read_vector_here(used: &Used, vector: *const iovec, n: c_int) -> Served<usize> {
     used.file().read_with(used, |at| read_vector(vector, n, |buf, len| read_at(used, buf, len, at)))
 }
@@ -298,25 +218,7 @@ fn write_vector(
     n: c_int,
     write: impl FnOnce(*const c_void, usize) -> Served<usize>,
 ) -> Served<usize> {
-    with_elements(vector, n, |parts, sum| {
-        if let [one] = parts {
-            return write(one.iov_base, one.iov_len);
-        }
-        if parts.iter().any(|part| !fault::readable(part.iov_base, part.iov_len)) {
-            return bad(BadBuffer);
-        }
-        let mut whole: Vec<u8> = Vec::new();
-        room_for(&mut whole, sum)?;
-        for part in parts {
-            let (len, room) = (whole.len(), whole.spare_capacity_mut());
-            let now = part.iov_len.min(VECTOR_BYTES_MAX - len).min(room.len());
-            // SAFETY: the target has room; a buffer that is not mapped ends the copy (`fault`).
-            unsafe { copy_of_callers(room.as_mut_ptr().cast(), part.iov_base.cast(), now) }.or_else(bad)?;
-            // SAFETY: they were just copied there.
-            unsafe { whole.set_len(len + now) };
-        }
-        write(whole.as_ptr().cast(), whole.len())
-    })
+    heddle_bypass::write_vector(vector, n, |part| fault::readable(part.iov_base, part.iov_len), write)
 }
 
 /// As readv(2).

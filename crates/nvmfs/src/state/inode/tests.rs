@@ -1,4 +1,5 @@
 use super::*;
+use heddle_vfs::Openers;
 
 fn mtime_and_ctime(inode: &VolatileInode) -> [i64; 2] {
     let [mtime, ctime, ..] = inode.times();
@@ -56,4 +57,28 @@ fn kind_bits_device_and_flags_stand_beside_each_other() {
         inode.set_mode(FileKind::Regular, perm, 0);
         assert_eq!((inode.mode().perm(), inode.mode().gives_rights()), (perm, gives));
     }
+}
+
+#[test]
+fn pages_and_descriptors_of_the_kernel_are_noted_beside_each_other() {
+    let inode = VolatileInode::zeroed();
+    let seen = || {
+        let noted = KernelPages::of(&inode);
+        [noted.are_kept(), noted.have_others(), noted.are_asked(), noted.concern_readers()]
+    };
+    let notes = |open, past_kernel| inode.kernel.note_openers(Openers { open, past_kernel });
+    notes(1, 0);
+    assert_eq!(seen(), [false; 4], "one alone");
+    notes(2, 0);
+    assert_eq!(seen(), [false, true, false, false], "readers need not tell whose they are yet");
+    notes(2, 1);
+    assert_eq!(seen(), [false, true, true, true]);
+    inode.kernel.count_pages(true);
+    notes(2, 2);
+    assert_eq!(seen(), [true, false, false, true], "all go past the kernel");
+    notes(3, 2);
+    inode.kernel.count_pages(false);
+    assert_eq!(seen(), [false, true, true, true]);
+    inode.kernel.forget();
+    assert_eq!(seen(), [false; 4]);
 }

@@ -1,0 +1,105 @@
+//! Other descriptors of the file, whose calls the kernel serves: some of these calls use the size that the kernel has cached.
+//!
+//! State       `announced`: whether the mount knows that this library makes the calls on this descriptor. A forked child has a copy.
+//! Invariants  N1  while the engine tells of others, a call that changes the size has the kernel ask for it before the call returns. So a
+//!                 program whose call begins afterwards finds that size.
+//!             N2  a program without this library gets a descriptor only after its announcement was taken back, and the kernel then has
+//!                 the size. Where a forked child has the file too, it may have announced it since, so that counts as announced.
+//! Cost        nothing where the file has one descriptor, or all are announced. A descriptor is announced at most once: by a write beside
+//!             others, or by the first call after such a write of another process.
+
+use super::File;
+use crate::kernel_stat::KernelStat;
+use crate::number::Number;
+use rustix::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+
+/// The mount was told nothing.
+const NOT_YET: u8 = 0;
+/// The mount was told that we make the calls.
+const ANNOUNCED: u8 = 1;
+/// The kernel makes some, or the mount does not know such announcements.
+const NEVER: u8 = 2;
+
+/// Whether the mount knows whose the descriptor's calls are (see the module).
+pub struct Announced(AtomicU8);
+
+impl Announced {
+    pub const fn new() -> Announced {
+        Announced(AtomicU8::new(NOT_YET))
+    }
+}
+
+impl File {
+    /// Announces that this library makes the calls on this descriptor.
+    #[cold]
+    pub(super) fn announce(&self, number: impl Number) {
+        let announced = &self.announced.0;
+        if announced.compare_exchange(NOT_YET, ANNOUNCED, SeqCst, SeqCst).is_ok()
+            && number.while_ours(KernelStat::calls_go_past_kernel) != Some(true)
+        {
+            announced.store(NEVER, SeqCst);
+        }
+    }
+
+    /// Takes the announcement back, for ever (N2): code that knows only the kernel is about to share the descriptor.
+    pub(super) fn is_the_kernels_too(&self, fd: BorrowedFd<'_>) {
+        let shared = self.append.was_shared();
+        match self.announced.0.swap(NEVER, SeqCst) {
+            NEVER => return,
+            NOT_YET if !shared => {}
+            _ => KernelStat::calls_go_through_kernel(fd),
+        }
+        // What was announced was told no size. What was not was told those of other descriptors alone.
+        match self.engines_size() {
+            Some(_) => self.refresh(fd, |size| Some(size) != self.engines_size()),
+            // A forked process may have changed it.
+            None if shared => KernelStat::refresh(fd),
+            None => {}
+        }
+    }
+
+    /// As that, where nothing is known of the program's children: it is told the descriptor.
+    pub fn is_told(&self, fd: BorrowedFd<'_>) {
+        if self.announced.0.swap(NEVER, SeqCst) != NEVER {
+            KernelStat::calls_go_through_kernel(fd);
+            KernelStat::refresh(fd);
+        }
+    }
+
+    /// After a write up to `end`: makes the kernel know a size that contains it (N1).
+    #[inline]
+    pub(super) fn tell_others(&self, number: impl Number, end: u64) {
+        if self.has_others() {
+            self.tell_size(number, |size| size < end);
+        }
+    }
+
+    /// After a change of the size: makes the kernel know it (N1).
+    pub(super) fn tell_others_size(&self, fd: BorrowedFd<'_>) {
+        if self.has_others() {
+            self.tell_size(fd, |size| Some(size) != self.engines_size());
+        }
+    }
+
+    #[cold]
+    fn tell_size(&self, number: impl Number, stale: impl Fn(u64) -> bool) {
+        self.announce(number);
+        if self.has_others() {
+            number.while_ours(|fd| self.refresh(fd, stale));
+        }
+    }
+
+    fn refresh(&self, fd: BorrowedFd<'_>, stale: impl Fn(u64) -> bool) {
+        KernelStat::refresh_if(fd, stale, || self.engines_size().unwrap_or_default());
+    }
+
+    #[inline]
+    fn has_others(&self) -> bool {
+        self.opened_here().is_some_and(|opened| opened.pages.have_others())
+    }
+
+    fn engines_size(&self) -> Option<u64> {
+        self.opened_here().map(|opened| opened.pages.size_bytes())
+    }
+}
