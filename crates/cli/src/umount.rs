@@ -5,6 +5,8 @@ use anyhow::{Result, bail};
 use heddle_console::image::is_clean;
 use heddle_fuse::{Image, Leaving};
 use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -62,7 +64,32 @@ pub fn run(args: &Args) -> Result<()> {
     if found.for_writing && !clean {
         bail!(why_not_clean(&leaving, &found, ended));
     }
+    if found.for_writing && stays_taken(&image) && !is_taken_anew(&image) {
+        bail!(
+            "unmounted, and {} is clean, but other commands find it in use until these processes have ended: {}. They had attached \
+             before an earlier process of this mount was killed",
+            found.shown.display(),
+            holders_of(&image)
+        );
+    }
     Ok(())
+}
+
+/// Returns true if the process that has locked the image has it open: it is another command, or a mount that began since.
+fn is_taken_anew(image: &Path) -> bool {
+    let Ok(image_now) = image.metadata() else { return true };
+    let is_image = |at: PathBuf| {
+        at.metadata().is_ok_and(|file| (file.dev(), file.ino()) == (image_now.dev(), image_now.ino()))
+    };
+    heddle_pmem::lock_holder(image).is_some_and(|pid| match std::fs::read_dir(format!("/proc/{pid}/fd")) {
+        Ok(descriptors) => descriptors.flatten().any(|entry| is_image(entry.path())),
+        Err(error) => error.kind() == ErrorKind::PermissionDenied,
+    })
+}
+
+fn holders_of(image: &Path) -> String {
+    let holders: Vec<String> = heddle_fuse::mappers(image).iter().map(ToString::to_string).collect();
+    if holders.is_empty() { "some that this user cannot see".to_owned() } else { holders.join(", ") }
 }
 
 fn why_not_clean(leaving: &Leaving, image: &Image, ended: bool) -> String {
@@ -94,8 +121,8 @@ fn is_free(image: &Path, limit: Duration) -> bool {
     true
 }
 
-/// Returns true if a process holds the image after a killed daemon had time to end: the kernel may still be
-/// tearing the daemon down.
+/// Returns true if a process holds the image after ended processes had time to release it: the kernel may still be
+/// tearing them down.
 fn stays_taken(image: &Path) -> bool {
     let began = Instant::now();
     while is_taken(image) {

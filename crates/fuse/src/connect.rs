@@ -39,28 +39,40 @@ pub(crate) fn connect(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd>
     }
 }
 
+/// What the kernel's file system is told, whichever call makes the mount: words, most with a value.
+fn words(device: &File, root_mode: u32, options: &MountOptions) -> Vec<(&'static str, Option<String>)> {
+    let mut words = vec![
+        ("fd", Some(device.as_raw_fd().to_string())),
+        ("rootmode", Some(format!("{root_mode:o}"))),
+        ("user_id", Some(rustix::process::getuid().as_raw().to_string())),
+        ("group_id", Some(rustix::process::getgid().as_raw().to_string())),
+        ("default_permissions", None),
+    ];
+    words.extend(options.allow_other.then_some(("allow_other", None)));
+    words
+}
+
+/// What the mount does not allow, as flags of either kind of call.
+fn flags(options: &MountOptions) -> (MountFlags, MountAttrFlags) {
+    let all = [
+        (options.read_only, MountFlags::RDONLY, MountAttrFlags::MOUNT_ATTR_RDONLY),
+        (!options.exec, MountFlags::NOEXEC, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        (!options.suid, MountFlags::NOSUID, MountAttrFlags::MOUNT_ATTR_NOSUID),
+        (!options.dev, MountFlags::NODEV, MountAttrFlags::MOUNT_ATTR_NODEV),
+    ];
+    let given = || all.iter().filter(|(is, ..)| *is);
+    (given().map(|(_, flag, _)| *flag).collect(), given().map(|(_, _, flag)| *flag).collect())
+}
+
 fn by_ourselves(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let device = File::options().read(true).write(true).open("/dev/fuse")?;
-    let mut data = format!(
-        "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
-        device.as_raw_fd(),
-        dir.metadata()?.mode(),
-        rustix::process::getuid().as_raw(),
-        rustix::process::getgid().as_raw(),
-    );
-    if options.allow_other {
-        data += ",allow_other";
-    }
-    let given = [
-        (options.read_only, MountFlags::RDONLY),
-        (!options.exec, MountFlags::NOEXEC),
-        (!options.suid, MountFlags::NOSUID),
-        (!options.dev, MountFlags::NODEV),
-    ];
-    let flags: MountFlags = given.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).collect();
+    let words = words(&device, dir.metadata()?.mode(), options).into_iter();
+    let words: Vec<String> = words
+        .map(|(word, value)| value.map_or_else(|| word.to_owned(), |value| format!("{word}={value}")))
+        .collect();
     let source = CString::new(options.source.as_os_str().as_bytes())?;
-    let data = CString::new(data)?;
-    rustix::mount::mount(&source, dir, FS_TYPE, flags, &*data)?;
+    let data = CString::new(words.join(","))?;
+    rustix::mount::mount(&source, dir, FS_TYPE, flags(options).0, &*data)?;
     Ok(device.into())
 }
 
@@ -72,33 +84,19 @@ pub(crate) fn connect_beneath(dir: &Path, options: &MountOptions) -> io::Result<
     let device = File::options().read(true).write(true).open("/dev/fuse")?;
     let fs = fsopen(KERNEL_TYPE, FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&fs, "source", options.source.as_os_str())?;
-    let strings = [
-        ("subtype", FS_SUBTYPE.to_owned()),
-        ("fd", device.as_raw_fd().to_string()),
-        // The directory on top may not be asked. The kernel gets the mode from us later.
-        ("rootmode", format!("{:o}", libc::S_IFDIR)),
-        ("user_id", rustix::process::getuid().as_raw().to_string()),
-        ("group_id", rustix::process::getgid().as_raw().to_string()),
-    ];
-    for (key, value) in &strings {
-        fsconfig_set_string(&fs, *key, value.as_str())?;
-    }
-    fsconfig_set_flag(&fs, "default_permissions")?;
-    if options.allow_other {
-        fsconfig_set_flag(&fs, "allow_other")?;
+    fsconfig_set_string(&fs, "subtype", FS_SUBTYPE)?;
+    // The directory on top may not be asked for its mode. The kernel gets it from us later.
+    for (word, value) in words(&device, libc::S_IFDIR, options) {
+        match value {
+            Some(value) => fsconfig_set_string(&fs, word, value)?,
+            None => fsconfig_set_flag(&fs, word)?,
+        }
     }
     if options.read_only {
         fsconfig_set_flag(&fs, "ro")?;
     }
     fsconfig_create(&fs)?;
-    let given = [
-        (options.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
-        (!options.exec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
-        (!options.suid, MountAttrFlags::MOUNT_ATTR_NOSUID),
-        (!options.dev, MountAttrFlags::MOUNT_ATTR_NODEV),
-    ];
-    let flags: MountAttrFlags = given.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).collect();
-    let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+    let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags(options).1)?;
     let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_BENEATH;
     move_mount(&mount, "", rustix::fs::CWD, dir, how)?;
     Ok(device.into())

@@ -49,6 +49,7 @@ mod convert;
 mod error;
 mod guard;
 mod handles;
+mod mappers;
 mod mounts;
 mod openers;
 mod options;
@@ -66,6 +67,7 @@ mod writers;
 mod xattrs;
 
 pub use error::{Error, Holder, is_plain, shown};
+pub use mappers::mappers;
 pub use mounts::{Mount, heddle_mounts, is_served, is_trusted_user};
 pub use options::MountOptions;
 pub use remount::{Remount, remount};

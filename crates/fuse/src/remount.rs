@@ -1,7 +1,8 @@
 //! Changing an existing mount: mount(8)'s `-o remount`.
 //!
 //! The kernel enforces it for all users of the file system: no program opens a file for writing on a
-//! read-only mount. While a file is open for writing, a mount does not become read-only.
+//! read-only mount. While a file is open for writing, a mount does not become read-only. Of descriptors of a mount that was killed and
+//! taken over the kernel knows nothing, so those are looked for here.
 
 use std::path::Path;
 
@@ -10,6 +11,7 @@ use rustix::mount::MountFlags;
 
 use crate::Error;
 use crate::error::shown;
+use crate::mappers::earlier_writers;
 use crate::mounts::{mount_at, mount_point_path};
 use crate::umount::{holders, server_of};
 
@@ -46,6 +48,12 @@ pub fn remount(dir: &Path, change: Remount) -> Result<(), Error> {
         && server_of(&mount).is_some_and(|server| !server.writes())
     {
         return Err(Error::ImageReadOnly { dir });
+    }
+    if change.read_only == Some(true) && !now.contains(StatVfsMountFlags::RDONLY) {
+        let writers = server_of(&mount).map(|server| earlier_writers(server.pid())).unwrap_or_default();
+        if !writers.is_empty() {
+            return Err(Error::Busy { dir, holders: writers });
+        }
     }
     let flags = [
         (change.read_only, StatVfsMountFlags::RDONLY, MountFlags::RDONLY),

@@ -126,6 +126,11 @@ impl Leaving {
 }
 
 impl Server {
+    /// Its process number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// Returns true if the process has the image open for writing.
     pub(crate) fn writes(&self) -> bool {
         self.image.as_ref().is_some_and(|image| image.for_writing)
@@ -249,7 +254,7 @@ fn other_places(device: (u32, u32)) -> Vec<String> {
     places
 }
 
-fn processes() -> impl Iterator<Item = u32> {
+pub(crate) fn processes() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

@@ -2,7 +2,7 @@
 
 use super::{daemon, eventually};
 use crate::common::{Mounted, Place, alone, build_preload, command, heddle};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -144,6 +144,87 @@ fn who_had_locked_a_file_does_not_write_without_the_lock() {
         locks.wait().unwrap();
         assert_eq!(said.lines().collect::<Vec<_>>(), ["107", "107", "107", "107", "done", "done"], "{how}");
         assert_eq!(fs::read(mounted.path("file.log")).unwrap(), b"first", "{how}");
+    }
+}
+
+/// Programs that had files open before went on writing to a read-only mount, and held an image that the command had called free.
+#[test]
+fn earlier_clients_keep_a_mount_writable_and_umount_names_them() {
+    let Some(_alone) = alone() else { return };
+    build_preload();
+    let place = Place::with_image("heddle");
+    std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
+    let file = place.path("mnt/file");
+    let mut run = command(&["run", "--", "python3", "-c", WRITES_WHEN_TOLD]);
+    let mut writes = run.arg(&file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut tell, mut told) = (writes.stdin.take().unwrap(), writes.stdout.take().unwrap());
+    told.read_exact(&mut [0; 6]).unwrap();
+    kill_process(daemon(&place), Signal::KILL).unwrap();
+    eventually("it does not die", || fs::metadata(place.mnt()).is_err());
+    std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
+    let pid = writes.id().to_string();
+    let remount = |how: &str| heddle(&["mount", "-o", how, &place.image(), &place.mnt()]);
+    remount("remount,ro").failed(1, &["used by", &pid]);
+    tell.write_all(b"\n").unwrap();
+    told.read_exact(&mut [0; 2]).unwrap();
+    assert_eq!(fs::read(&file).unwrap()[..5], *b"again");
+    heddle(&["umount", &place.mnt()]).failed(1, &["is clean", &pid]);
+    drop(tell);
+    writes.wait().unwrap();
+    // Nobody holds it any more.
+    heddle(&["fsck", "-n", &place.image()]).ok();
+    std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
+    remount("remount,ro").ok();
+    heddle(&["umount", &place.mnt()]).ok();
+}
+
+/// A reader of the dead mount changes nothing.
+#[test]
+fn an_earlier_client_that_only_reads_keeps_no_mount_writable() {
+    let Some(_alone) = alone() else { return };
+    build_preload();
+    let place = Place::with_image("heddle");
+    std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
+    let file = place.path("mnt/file");
+    fs::write(&file, b"bytes").unwrap();
+    let reads = "import os, sys; f = os.open(sys.argv[1], os.O_RDONLY); print(os.pread(f, 5, 0), flush=True); sys.stdin.read()";
+    let mut run = command(&["run", "--", "python3", "-c", reads]);
+    let mut reads = run.arg(&file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    reads.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap();
+    kill_process(daemon(&place), Signal::KILL).unwrap();
+    eventually("it does not die", || fs::metadata(place.mnt()).is_err());
+    let _mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    heddle(&["mount", "-o", "remount,ro", &place.image(), &place.mnt()]).ok();
+    drop(reads.stdin.take());
+    reads.wait().unwrap();
+}
+
+/// The two calls that mount listed the options each for itself.
+#[test]
+fn a_mount_in_place_of_a_dead_one_has_the_same_options() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let shown = || {
+        let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
+        table.lines().find(|line| line.contains(&place.mnt())).unwrap().to_owned()
+    };
+    for options in ["no_allow_other,noexec,suid", "allow_other,dev,exec", "ro"] {
+        let options = format!("log=/dev/null,{options}");
+        std::mem::forget(Mounted::new(&place, &["-o", &options]));
+        let first = shown();
+        // A read-only mount has no lock by which it would be known.
+        let serves = |pid: &i32| {
+            let said = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&said).contains(&place.image())
+        };
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers
+            .filter(serves)
+            .for_each(|pid| kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap());
+        eventually("it does not die", || fs::metadata(place.mnt()).is_err());
+        let _mounted = Mounted::new(&place, &["-o", &options]);
+        assert_eq!(shown(), first);
     }
 }
 
