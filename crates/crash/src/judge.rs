@@ -2,13 +2,14 @@
 //!
 //! Passes      1  mount (recover), walk the whole tree, compare it with the allowed ones;
 //!             2  use it: make, write, append, truncate, move and remove, rewrite every file; unmount, fsck finds no issue, recover
-//!                 again: the tree is the same;
+//!                 again: the tree is the same, and names that were made again are there;
 //!             3  delete everything and unmount: fsck finds no more blocks in use than the root needs;
 //!             4  if recovery changed the image: cut the power at every fence of the recovery and recover that: the same result.
 //! Pruning     passes 2 to 4 see the image as recovery left it. Images that recovery made equal take them once.
 
 mod using;
 
+use using::remove_again;
 pub(crate) use using::{remove_everything, use_it};
 
 use crate::coverage::{Coverage, Part};
@@ -211,7 +212,8 @@ impl Judge {
         let wanted = &allowed.trees[state];
         self.names.extend(allowed.trees.iter().flat_map(|tree| tree.nodes.keys().cloned()));
         let others = allowed.trees.iter().flat_map(|tree| tree.nodes.keys());
-        use_it(&fs, wanted, others.chain(&self.names)).map_err(|e| format!("it cannot be used: {e}"))?;
+        let again =
+            use_it(&fs, wanted, others.chain(&self.names)).map_err(|e| format!("it cannot be used: {e}"))?;
         volume.unmount();
         // A second check, whose reads must not count as reads of the image.
         let verdict =
@@ -222,6 +224,7 @@ impl Judge {
         let volume = mounted(self.probe.region(), self.logs)
             .map_err(|e| format!("it cannot be mounted a second time: {e}"))?;
         let fs = volume.fs();
+        remove_again(&fs, &again).map_err(|e| format!("after use and a second mount: {e}"))?;
         let tree = Tree::of(&fs).map_err(|e| format!("it cannot be read after the second mount: {e}"))?;
         state_of(&tree, std::slice::from_ref(wanted))
             .map_err(|e| format!("after use and a second mount: {e}"))?;

@@ -1,7 +1,8 @@
 //! Operations on a recovered image, to test that it can be used: make, change, remove, and remove everything.
 //!
-//! In every directory a name is made, moved and removed. Names that existed once are made again. Every file
-//! is rewritten, and written beyond its end. None of this changes the tree in the end.
+//! In every directory a name is made, moved and removed. Names that existed once are made again, and stay until
+//! the next mount has found them. Every file is rewritten, and written beyond its end. None of this changes the
+//! tree in the end.
 
 use heddle_nvmfs::NvmFs;
 use heddle_pmem::BLOCK_BYTES;
@@ -9,6 +10,7 @@ use heddle_vfs::tree::{Node, Tree};
 use heddle_vfs::{
     Cred, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RenameMode, SetAttr, path,
 };
+use std::collections::HashSet;
 
 fn name(text: &str) -> heddle_vfs::Result<Name<'_>> {
     Name::new(text.as_bytes())
@@ -25,19 +27,27 @@ fn read_all(fs: &NvmFs, handle: &Handle, len: usize) -> heddle_vfs::Result<Vec<u
 const EACH_MAX: usize = 8;
 
 /// Makes new names and data and removes them again; rewrites every old file in place. `dead`: paths that
-/// existed once.
-pub fn use_it<'t>(fs: &NvmFs, tree: &Tree, dead: impl Iterator<Item = &'t Vec<u8>>) -> Result<(), String> {
+/// existed once. Returns those that are there again, for [`remove_again`] after the next mount.
+pub fn use_it<'t>(
+    fs: &NvmFs,
+    tree: &Tree,
+    dead: impl Iterator<Item = &'t Vec<u8>>,
+) -> Result<Vec<String>, String> {
     let say = |e: heddle_vfs::Error| e.to_string();
     let cred = Cred::root();
+    // First, while a name's new version may still be too small.
+    let again = make_again(fs, &cred, tree, dead)?;
     match made_and_removed(fs, &cred) {
         // A full image cannot take new data; its content must still be removable (pass 3).
-        Err(heddle_vfs::Error::NoSpace | heddle_vfs::Error::NoInodes) => tidy_up(fs, &cred).map_err(say),
+        Err(heddle_vfs::Error::NoSpace | heddle_vfs::Error::NoInodes) => {
+            tidy_up(fs, &cred).map(|()| again).map_err(say)
+        }
         Err(other) => Err(say(other)),
         Ok(true) => {
             use_directories(fs, &cred, tree)?;
-            make_again(fs, &cred, tree, dead)?;
             rewrite_all(fs, &cred, tree)?;
-            write_beyond(fs, &cred, tree)
+            write_beyond(fs, &cred, tree)?;
+            Ok(again)
         }
         Ok(false) => Err("a file that was written after recovery reads as something else".into()),
     }
@@ -134,36 +144,70 @@ fn use_directories(fs: &NvmFs, cred: &Cred, tree: &Tree) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes former names again, as empty files.
+/// The content of files that are made again.
+fn content_again() -> Vec<u8> {
+    [vec![0; 5000], vec![7; 100]].concat()
+}
+
+/// Makes former names again, as files that are empty first. Returns their paths.
 fn make_again<'t>(
     fs: &NvmFs,
     cred: &Cred,
     tree: &Tree,
     dead: impl Iterator<Item = &'t Vec<u8>>,
-) -> Result<(), String> {
+) -> Result<Vec<String>, String> {
     let parent = |path: &[u8]| {
         let slash = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         tree.nodes.get(&path[..slash.max(1)]).is_some_and(|node| is_dir(node) && timeless(node))
     };
-    for path in dead.filter(|path| !tree.nodes.contains_key(*path) && parent(path)).take(EACH_MAX) {
-        let path = String::from_utf8_lossy(path);
+    let (mut again, mut seen) = (Vec::new(), HashSet::new());
+    let is_free = |path: &&'t Vec<u8>| !tree.nodes.contains_key(*path) && parent(path) && seen.insert(*path);
+    for path in dead.filter(is_free).take(EACH_MAX) {
+        let path = String::from_utf8_lossy(path).into_owned();
         let made = (|| {
             let (dir, last) = path::resolve_parent(fs, cred, &*path)?;
             let (_, handle) = fs.create(cred, dir, last, 0o600, OpenFlags::READ_WRITE)?;
             let read = (|| {
                 let empty = read_all(fs, &handle, 9000)?.is_empty();
                 fs.write(&handle, 5000, &[7; 100])?;
-                let wanted = [vec![0; 5000], vec![7; 100]].concat();
-                Ok(empty && read_all(fs, &handle, 9000)? == wanted)
+                Ok(empty && read_all(fs, &handle, 9000)? == content_again())
             })();
             fs.release(handle);
-            fs.unlink(cred, dir, last)?;
+            if read != Ok(true) {
+                fs.unlink(cred, dir, last)?;
+            }
             read
         })();
-        if made == Ok(false) {
-            return Err(format!("{path}, made again, reads as something else"));
+        match made {
+            Ok(true) => again.push(path),
+            Ok(false) => return Err(format!("{path}, made again, reads as something else")),
+            full => unless_full(full, &format!("{path} made again"))?,
         }
-        unless_full(made, &format!("{path} made again"))?;
+    }
+    Ok(again)
+}
+
+/// Checks that the names which [`use_it`] made again are there, and removes them.
+pub fn remove_again(fs: &NvmFs, again: &[String]) -> Result<(), String> {
+    let cred = Cred::root();
+    for path in again {
+        let read = (|| {
+            let handle = fs.open(&cred, path::resolve(fs, &cred, path)?.ino, OpenFlags::READ_WRITE)?;
+            let bytes = read_all(fs, &handle, 9000);
+            fs.release(handle);
+            let (dir, last) = path::resolve_parent(fs, &cred, path)?;
+            fs.unlink(&cred, dir, last)?;
+            bytes
+        })();
+        match read.map_err(|e| format!("{path}, made again before: {e}"))? {
+            bytes if bytes == content_again() => {}
+            bytes => {
+                return Err(format!(
+                    "{path}, made again before, has {} bytes of something else",
+                    bytes.len()
+                ));
+            }
+        }
     }
     Ok(())
 }
