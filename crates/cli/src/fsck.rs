@@ -1,6 +1,7 @@
 //! `heddle fsck`: checks an image, and repairs it on request. Exit codes are those of fsck(8).
 
 mod f2fs;
+mod undo_files;
 
 use anyhow::Result;
 use heddle_console::failure::{Exit, usage};
@@ -11,6 +12,7 @@ use heddle_pmem::{Extent, OpenOptions, Region};
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
+use undo_files::undo_name;
 
 /// Check an unmounted image; repair it with -y
 #[derive(clap::Args)]
@@ -82,6 +84,9 @@ struct Report {
     notes: usize,
     blocks_changed: usize,
     undo_file: Option<String>,
+    /// Those of repairs that were killed before they changed anything. `-y` removes them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    needless_undo_files: Vec<PathBuf>,
     issues: Vec<Shown>,
 }
 
@@ -210,14 +215,15 @@ fn check(args: &Args) -> Result<u8> {
         verdict.apply(&region, &file)?;
         kept = Some(file);
     }
+    let needless = undo_files::needless(&args.image, repair, |file| undo::is_needless(file, &region));
     let code = match (verdict.found(), verdict.left(), kept.is_some()) {
         (0, ..) => CLEAN,
         (_, 0, true) => CORRECTED,
         (_, _, true) => CORRECTED | UNCORRECTED,
         _ => UNCORRECTED,
     };
-    let report = report(&name, &verdict, code, kept.as_deref());
-    let text = summary(&report);
+    let report = Report { needless_undo_files: needless, ..report(&name, &verdict, code, kept.as_deref()) };
+    let text = undo_files::told(&report.needless_undo_files, repair) + &summary(&report);
     let on_stdout = if args.json { output::json(&Sink::Stdout, &report) } else { output::data(&text) };
     said(on_stdout, &text, kept.is_some(), code)
 }
@@ -227,31 +233,6 @@ fn ask(name: &str) -> bool {
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
-}
-
-/// `IMAGE.undo-20260101T120000`, with a number behind it if there are several of one second.
-fn undo_name(image: &Path) -> PathBuf {
-    let image = beside(image);
-    let stamp = heddle_console::clock::stamp();
-    let name = |n: u32| {
-        let mut name = image.as_os_str().to_owned();
-        name.push(format!(".undo-{stamp}"));
-        if n > 0 {
-            name.push(format!(".{n}"));
-        }
-        PathBuf::from(name)
-    };
-    (0..).map(name).find(|name| name.symlink_metadata().is_err()).unwrap_or_else(|| name(0))
-}
-
-/// What the names of files beside the image begin with. Those of a device lie in the command's working directory: what is in `/dev` is gone
-/// at the next start. If the path is a symbolic link, they lie beside the file to
-/// which it leads, where the next command looks for them.
-fn beside(image: &Path) -> PathBuf {
-    let image = image.canonicalize().unwrap_or_else(|_| image.into());
-    let is_device = image.metadata().is_ok_and(|meta| !meta.is_file());
-    let name = image.file_name().filter(|_| is_device).map(PathBuf::from);
-    name.unwrap_or(image)
 }
 
 fn counts(verdict: &Verdict, severity: Severity) -> usize {
@@ -275,6 +256,7 @@ fn report(name: &str, verdict: &Verdict, code: u8, undo: Option<&Path>) -> Repor
         notes: counts(verdict, Severity::Note),
         blocks_changed: if undo.is_some() { verdict.changes().count() } else { 0 },
         undo_file: undo.map(|file| file.display().to_string()),
+        needless_undo_files: Vec::new(),
         issues: verdict.issues.iter().map(|(issue, mended)| shown(issue, *mended)).collect(),
     }
 }

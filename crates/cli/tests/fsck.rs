@@ -3,8 +3,10 @@
 mod common;
 
 use common::{Place, heddle};
+use heddle_nvmfs::format::superblock::{HALF_REPAIRED, SUPERBLOCK_BYTES, Superblock};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
+use zerocopy::{FromBytes, IntoBytes};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
@@ -75,6 +77,59 @@ fn an_undo_file_is_kept_beside_the_image_without_being_asked_for() {
     assert!(said.out.contains(&kept[0]), "{}", said.out);
     let perm = std::fs::metadata(place.path(&kept[0])).unwrap().permissions().mode();
     assert_eq!(perm & 0o777, 0o600, "it holds bytes of an image, whose owner alone may read that");
+}
+
+/// The refusals named no undo file.
+#[test]
+fn a_half_repaired_image_names_its_undo_file() {
+    let place = damaged();
+    let before = std::fs::read(place.image()).unwrap();
+    let undo = place.text("image.undo-20260101T000000");
+    // One of another repair.
+    assert_eq!(heddle(&["fsck", "-y", "--undo", &place.text("a"), &place.image()]).code, 1);
+    std::fs::write(place.image(), &before).unwrap();
+    assert_eq!(heddle(&["fsck", "-y", "--undo", &undo, &place.image()]).code, 1);
+    place.edit(|bytes| {
+        for at in [0, bytes.len() - 4096] {
+            let bytes = &mut bytes[at..at + SUPERBLOCK_BYTES];
+            let half =
+                Superblock { clean: HALF_REPAIRED.into(), ..Superblock::read_from_bytes(bytes).unwrap() };
+            bytes.copy_from_slice(half.sealed().as_bytes());
+        }
+    });
+    let way = format!("heddle fsck --undo {undo} {}", place.image());
+    for how in ["-n", "-y"] {
+        heddle(&["fsck", how, &place.image()]).failed(4, &["half repaired", &way]);
+    }
+    place.mount().failed(1, &["half repaired", &way]);
+    heddle(&["fsck", "--undo", &place.text("a"), &place.image()]).failed(8, &["another repair"]);
+    std::fs::create_dir(place.path("away")).unwrap();
+    std::fs::rename(&undo, place.path("away/undo")).unwrap();
+    let way = ["not here", "--discard-undo"];
+    heddle(&["fsck", "-y", &place.image()]).failed(4, &way);
+    place.mount().failed(1, &way);
+    assert_eq!(heddle(&["fsck", "--undo", &place.text("away/undo"), &place.image()]).code, 1);
+    assert!(std::fs::read(place.image()).unwrap() == before);
+}
+
+#[test]
+fn an_undo_file_that_was_never_whole_is_removed() {
+    let place = damaged();
+    let before = std::fs::read(place.image()).unwrap();
+    let undo = place.text("image.undo-20260101T000000");
+    assert_eq!(heddle(&["fsck", "-y", "--undo", &undo, &place.image()]).code, 1);
+    std::fs::write(place.image(), &before).unwrap();
+    let mut bytes = std::fs::read(&undo).unwrap();
+    // How many blocks it has is not said yet.
+    bytes[56..64].fill(0xff);
+    std::fs::write(&undo, &bytes[..bytes.len() - 4]).unwrap();
+    heddle(&["fsck", "--undo", &undo, &place.image()]).failed(8, &["nothing to restore"]);
+    let said = heddle(&["fsck", "-n", &place.image()]);
+    assert!(said.out.contains(&format!("{undo}: its repair was stopped before")), "{}", said.out);
+    let said = heddle(&["fsck", "-y", "--json", "--undo", &place.text("kept"), &place.image()]);
+    let report = json(&said.out);
+    assert_eq!((said.code, &report["needless_undo_files"][0]), (1, &undo.as_str().into()));
+    assert!(!std::path::Path::new(&undo).exists());
 }
 
 #[test]

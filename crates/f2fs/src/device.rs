@@ -4,6 +4,8 @@
 //! but no writer, and exclusively for writing. A block device is opened for writing only if it is not
 //! mounted. A repair by another program is the exception: that program opens the device exclusively, and this
 //! one holds it so before and behind.
+//!
+//! Invariant   [`Device::begin_writing`] is called before a block changes, and before a superblock is read to be changed.
 
 use crate::error::OpenError;
 use crate::format::{BLOCK_BYTES, Block};
@@ -18,7 +20,11 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::sync::{Mutex, PoisonError};
 
 /// The purpose of opening an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +84,9 @@ pub struct Faults {
     pub paused: bool,
 }
 
+/// A change that has to be durable before all others. It writes by [`Device::write_unprepared`].
+type Preparation = fn(&Device) -> Result<()>;
+
 /// An open image.
 #[derive(Debug)]
 pub(crate) struct Device {
@@ -88,14 +97,18 @@ pub(crate) struct Device {
     blocks: u64,
     /// True: it is told of unused blocks.
     discards: AtomicBool,
+    /// What the first change of a block waits for.
+    before_writing: Mutex<Option<Preparation>>,
+    /// True: nothing is left of that.
+    is_prepared: AtomicBool,
     /// Blocks that are read as they were.
     old: Option<Old>,
     /// True: another one has the lock.
     is_view: bool,
     #[cfg(feature = "testkit")]
-    pub(crate) traffic: std::sync::Arc<std::sync::Mutex<Vec<Traffic>>>,
+    pub(crate) traffic: std::sync::Arc<Mutex<Vec<Traffic>>>,
     #[cfg(feature = "testkit")]
-    pub(crate) faults: std::sync::Mutex<Faults>,
+    pub(crate) faults: Mutex<Faults>,
 }
 
 impl Drop for Device {
@@ -167,12 +180,14 @@ impl Device {
             path: path.into(),
             blocks: bytes / BLOCK_BYTES as u64,
             discards: AtomicBool::new(is_device),
+            before_writing: Mutex::default(),
+            is_prepared: AtomicBool::new(true),
             old: None,
             is_view: false,
             #[cfg(feature = "testkit")]
             traffic: std::sync::Arc::default(),
             #[cfg(feature = "testkit")]
-            faults: std::sync::Mutex::default(),
+            faults: Mutex::default(),
         })
     }
 
@@ -246,8 +261,35 @@ impl Device {
         Ok(())
     }
 
+    /// Sets what is done once, when the first block is about to change.
+    pub(crate) fn prepare_by(&self, preparation: Preparation) {
+        *self.before_writing.lock().unwrap_or_else(PoisonError::into_inner) = Some(preparation);
+        self.is_prepared.store(false, Relaxed); // ORDERING: Relaxed, set before the first write.
+    }
+
+    /// Blocks may change when this returns. If it fails, the next call tries again.
+    pub(crate) fn begin_writing(&self) -> Result<()> {
+        // ORDERING: Acquire, pairs with the Release below: the preparation is durable for all who see true.
+        if self.is_prepared.load(Acquire) {
+            return Ok(());
+        }
+        let mut before = self.before_writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(preparation) = *before {
+            preparation(self)?;
+            *before = None;
+        }
+        self.is_prepared.store(true, Release); // ORDERING: Release, as above.
+        Ok(())
+    }
+
     /// Writes blocks that follow each other; durable after the next [`Device::flush`].
     pub(crate) fn write(&self, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
+        self.begin_writing()?;
+        self.write_unprepared(addr, bytes)
+    }
+
+    /// The same, for the preparation itself.
+    pub(crate) fn write_unprepared(&self, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
         #[cfg(feature = "testkit")]
         {
             // Gives another thread the chance to be first.
@@ -303,7 +345,7 @@ impl Device {
     /// lost, and it is not repeated.
     pub(crate) fn discard(&self, addr: BlockAddr, blocks: u32) {
         // ORDERING: Relaxed, as above.
-        if !self.discards.load(Relaxed) {
+        if !self.discards.load(Relaxed) || self.begin_writing().is_err() {
             return;
         }
         #[cfg(feature = "testkit")]
@@ -317,7 +359,7 @@ impl Device {
     /// Fails if a fault is due, and notes `trace`.
     #[cfg(feature = "testkit")]
     fn may_fail(&self, trace: Option<Traffic>) -> Result<()> {
-        let mut faults = self.faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *faults {
             Faults { paused: true, .. } => Ok(()),
             Faults { served: served @ 1.., .. } => {
@@ -335,7 +377,7 @@ impl Device {
 
     #[cfg(feature = "testkit")]
     fn note(&self, traffic: Traffic) {
-        self.traffic.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(traffic);
+        self.traffic.lock().unwrap_or_else(PoisonError::into_inner).push(traffic);
     }
 
     /// Reads a block.

@@ -9,7 +9,7 @@ use crate::checksum::{SEED, checksum};
 use crate::device::Device;
 use crate::error::{OpenError, feature_names};
 use crate::format::{
-    MAGIC, NAT_ENTRIES, SEGMENT_BLOCKS, SIT_ENTRIES, SUPERBLOCK_OFFSET_BYTES, Superblock, feature,
+    Block, MAGIC, NAT_ENTRIES, SEGMENT_BLOCKS, SIT_ENTRIES, SUPERBLOCK_OFFSET_BYTES, Superblock, feature,
 };
 use crate::ids::BlockAddr;
 use crate::planted::{Breach, breaks};
@@ -108,12 +108,29 @@ pub(crate) fn uuid(device: &Device) -> Option<[u8; 16]> {
     (0..2).find_map(|copy| checked(device, copy).ok()).map(|found| found.uuid)
 }
 
+/// Returns true if a copy says that the file system has other devices, too.
+pub(crate) fn has_other_devices(device: &Device) -> bool {
+    (0..2).filter_map(|copy| checked(device, copy).ok()).any(|found| found.devices[0].path[0] != 0)
+}
+
 fn checked(device: &Device, copy: u32) -> Result<Superblock, String> {
     let block = device.block(BlockAddr(copy)).map_err(|error| error.to_string())?;
     let bytes = &block[SUPERBLOCK_OFFSET_BYTES..];
     let (found, _) = Superblock::read_from_prefix(bytes).map_err(|error| error.to_string())?;
     check(&found)?;
     Ok(found)
+}
+
+/// Returns true if two blocks have the same superblock, but for marks of a node log or a repair.
+pub(crate) fn differ_in_marks_alone(mut blocks: [Block; 2]) -> bool {
+    for block in &mut blocks {
+        let bytes = &mut block[SUPERBLOCK_OFFSET_BYTES..][..size_of::<Superblock>()];
+        if let Ok(found) = Superblock::mut_from_bytes(bytes) {
+            (found.log_mark, found.repair_mark) = Default::default();
+            (found.log_pairing, found.repair_id, found.crc) = Default::default();
+        }
+    }
+    blocks[0] == blocks[1]
 }
 
 /// Makes the copies equal again if one of them is damaged, or lacks a mark that the first one has, of a node log or a repair. The valid
@@ -130,6 +147,7 @@ pub(crate) fn repair(device: &Device) -> Result<(), Error> {
         [Some(first), Some(second)] if marks(&first) != marks(&second) => (0, 1),
         _ => return Ok(()),
     };
+    device.begin_writing()?;
     let block = device.block(BlockAddr(from))?;
     device.write(BlockAddr(to), &block[..])?;
     device.flush()
@@ -137,6 +155,16 @@ pub(crate) fn repair(device: &Device) -> Result<(), Error> {
 
 /// Changes both copies, one after the other, in this order. Durable when this returns.
 pub(crate) fn rewrite(
+    device: &Device,
+    order: [u32; 2],
+    change: impl Fn(&mut Superblock),
+) -> Result<(), Error> {
+    device.begin_writing()?;
+    rewrite_unprepared(device, order, change)
+}
+
+/// The same, for what has to be done before all other writes.
+fn rewrite_unprepared(
     device: &Device,
     order: [u32; 2],
     change: impl Fn(&mut Superblock),
@@ -154,7 +182,7 @@ pub(crate) fn rewrite(
                 let crc = checksum(SEED, &found.as_bytes()[..at]);
                 found.crc.set(crc);
             }
-            device.write(BlockAddr(copy), &block[..])?;
+            device.write_unprepared(BlockAddr(copy), &block[..])?;
             device.flush()?;
         }
     }

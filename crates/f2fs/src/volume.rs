@@ -162,10 +162,6 @@ impl F2fs {
             }
             fs.checkpoint_state().orphans.remove(&nid);
         }
-        // PERSIST: before the first write, after which no undo file of a repair counts any more.
-        let device = &fs.media.device;
-        let forgotten = repair_mark::read(device).map_or(Ok(()), |_| repair_mark::write(device, None));
-        forgotten.map_err(|error| damaged(error.to_string()))?;
         if !found.is_empty() {
             if breaks(Breach::LogEndsFirst)
                 && let Some(log) = &fs.media.nodes.log
@@ -210,6 +206,7 @@ impl F2fs {
         let device = Device::open(path, access)?;
         if access != Access::Read {
             repair::refuse_half_repaired(&device)?;
+            repair_mark::forget_at_first_write(&device);
         }
         let (superblock, geometry) = superblock::read(&device)?;
         let mut checkpoint = Checkpoint::read(&device, &geometry)?;
@@ -289,11 +286,24 @@ impl F2fs {
     /// # Errors
     /// [`heddle_vfs::Error::Io`].
     pub fn unmount(&self) -> heddle_vfs::Result<()> {
+        let is_clean = self.checkpoint_state().checkpoint.has(checkpoint_flag::UNMOUNTED);
+        self.end(!is_clean)
+    }
+
+    /// The same for an image that was not served after all: only what has changed is written.
+    ///
+    /// # Errors
+    /// [`heddle_vfs::Error::Io`].
+    pub fn give_up(&self) -> heddle_vfs::Result<()> {
+        self.end(false)
+    }
+
+    /// Writes everything; if nothing has changed, too, if that is asked for.
+    fn end(&self, writes_anyway: bool) -> heddle_vfs::Result<()> {
         // Checked first, because a call may have failed for that reason.
         self.media.device.check_size()?;
         self.not_failed()?;
-        let clean = self.checkpoint_state().checkpoint.has(checkpoint_flag::UNMOUNTED);
-        if self.media.space.is_some() && (self.is_changed() || self.is_logged() || !clean) {
+        if self.media.space.is_some() && (self.is_changed() || self.is_logged() || writes_anyway) {
             self.fold(true)?;
         }
         self.media.nodes.log.as_ref().map_or(Ok(()), |log| log.unmark(&self.media.device))

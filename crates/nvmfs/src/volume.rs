@@ -58,10 +58,12 @@ pub enum VolumeError {
         what: Content,
     },
     /// A repair of it was stopped half-way.
-    #[error("cannot mount {}: it is half repaired. For the way back: heddle fsck {}", path.display(), path.display())]
+    #[error("cannot mount {}: it is half repaired. {way}", path.display())]
     HalfRepaired {
         /// Image.
         path: PathBuf,
+        /// How to go back.
+        way: String,
     },
     /// Both copies of the superblock are damaged.
     #[error("cannot mount {}: both copies of the superblock are damaged. Restore the image from a backup", path.display())]
@@ -228,20 +230,17 @@ pub fn format(region: &Region, variant: Variant) -> Result<()> {
     let superblock = Superblock {
         magic: MAGIC,
         version: U32::new(VERSION),
-        crc: U32::ZERO,
         uuid,
         sequence: U64::new(1),
         blocks_total: U64::new(layout.blocks_total),
-        epoch: U64::ZERO,
         inode_dir_block: U64::new(layout.inode_dir.0),
         inode_dir_pointers: U64::new(layout.chunks_max),
         data_block: U64::new(layout.data.0),
         created_ns: U64::new(now.0 as u64),
         variant: U32::new(variant.raw()),
         clean: U32::new(1),
-        mounted_ns: U64::ZERO,
         seed: U32::new(crc32c::crc32c(&uuid)),
-        unused: [0; 20],
+        ..zerocopy::FromZeros::new_zeroed()
     };
     // The old superblocks are cleared first, also those of a smaller image: then an interrupted `format`
     // leaves no valid image.
@@ -445,8 +444,9 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let arena = arena(options.arena_bytes)
         .map_err(|e| VolumeError::Memory { path: path.clone(), why: e.to_string() })?;
     let read_only = options.read_only || region.is_read_only();
-    if !read_only && read_copies(region.len_bytes(), &|at, into| region.read(at, into)).is_half_repaired() {
-        return Err(VolumeError::HalfRepaired { path });
+    let copies = read_copies(region.len_bytes(), &|at, into| region.read(at, into));
+    if let (false, Some(repair)) = (read_only, copies.half_repaired()) {
+        return Err(VolumeError::HalfRepaired { way: heddle_undo::way_back(&path, repair).0, path });
     }
     superblock = match superblock.mounted() {
         Some(mounted) => mounted,

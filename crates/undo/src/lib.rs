@@ -6,7 +6,7 @@
 //! | 16 | uuid of the image |
 //! | 8, 8 | epoch of the image before the repair and after it: its count of mounts (NVM), the version of its checkpoint (F2FS) |
 //! | 8, 8 | blocks of the image, blocks in this file; the largest number: the repair has not ended |
-//! | 8 | number of the repair, which an F2FS image that it changes has too; 0: an NVM image |
+//! | 8 | number of the repair, which the image has too |
 //! | 8 | checksum of the blocks as the repair left them, of the kind that the image has; 0: none |
 //! | 4112 each | number of the block, its old bytes, crc32c of both, four NULs |
 //! | 4 | crc32c of all before it; only if the repair has ended |
@@ -18,9 +18,11 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod beside;
 mod reader;
 mod writer;
 
+pub use beside::{FoundUndo, undo_file, way_back};
 pub use reader::{Head, Undo, head_of};
 pub use writer::{Old, Writer};
 
@@ -46,7 +48,7 @@ pub struct Image {
     pub epochs: [u64; 2],
     /// Its size.
     pub blocks: u64,
-    /// The number of the repair; 0: images of this kind have none.
+    /// The number of the repair, which the image has too.
     pub repair: u64,
 }
 
@@ -76,6 +78,7 @@ mod tests {
     fn written(place: &tempfile::TempDir, is_finished: bool) -> PathBuf {
         let path = place.path().join("undo");
         let mut undo = Writer::create(&path, IMAGE).unwrap();
+        assert!(!Undo::open(&path).unwrap().is_left(), "it is being written");
         for block in [5, 99, 5] {
             undo.keep(block, &[block as u8; BLOCK_BYTES]).unwrap();
         }
@@ -95,6 +98,7 @@ mod tests {
         for is_finished in [true, false] {
             let path = written(&place, is_finished);
             let undo = Undo::open(&path).unwrap();
+            assert!(undo.is_left());
             assert_eq!((undo.is_finished, undo.blocks()), (is_finished, &[5, 99][..]));
             assert_eq!(head_of(&path), Some(Head { image: undo.image, is_finished }));
             assert_eq!(undo.left, if is_finished { 5 } else { 0 });

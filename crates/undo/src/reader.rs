@@ -112,6 +112,11 @@ impl Undo {
         Ok(Undo { file, image, is_finished, left, blocks: entries })
     }
 
+    /// Returns true if nobody writes it, and as long as this is there, nobody else is told so.
+    pub fn is_left(&self) -> bool {
+        self.file.try_lock().is_ok()
+    }
+
     /// Numbers of its blocks.
     pub fn blocks(&self) -> &[u64] {
         &self.blocks

@@ -21,13 +21,15 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the file, which must not exist. Its name is durable when this returns.
+    /// Makes the file, which must not exist, and locks it as long as it is written. Its name is durable when this returns.
     ///
     /// # Errors
     /// Those of the system.
     pub fn create(path: &Path, image: Image) -> io::Result<Writer> {
         // Only the owner may read it: it contains data of the image.
         let mut file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        // Where files cannot be locked, nobody takes it for one that is left (`Undo::is_left`).
+        let _ = file.try_lock();
         let made =
             file.write_all(&head(&image, UNFINISHED, 0)).and_then(|()| file.sync_all()).and_then(|()| {
                 let above = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));

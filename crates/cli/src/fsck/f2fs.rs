@@ -8,7 +8,8 @@ mod save;
 mod traced;
 mod transaction;
 
-use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED, put_back_told, said, undo_name};
+use super::undo_files::{self, undo_name};
+use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED, put_back_told, said};
 use anyhow::{Result, anyhow, bail};
 use checker::{CHECKER, Checker, Said};
 use heddle_console::output::{self, Sink};
@@ -58,6 +59,9 @@ struct Report {
     undo_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks_changed: Option<u64>,
+    /// Undo files of repairs that were killed before they changed anything. `-y` removes them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    needless_undo_files: Vec<PathBuf>,
 }
 
 /// The checker's name, scope and findings.
@@ -78,6 +82,8 @@ struct Found {
     gave_up_undo: bool,
     /// What a repair did.
     done: Option<Done>,
+    /// Undo files that nobody needs.
+    needless: Vec<PathBuf>,
 }
 
 impl Found {
@@ -93,6 +99,7 @@ impl Found {
             gave_up_log: false,
             gave_up_undo: false,
             done: None,
+            needless: Vec::new(),
         }
     }
 }
@@ -110,10 +117,12 @@ pub fn check(args: &Args) -> Result<u8> {
              heddle fold --nvm LOG {image}. To give up what only the log has, if that cannot be: heddle fsck -y --discard-nvm {image}"
         );
     }
+    let needless = undo_files::needless(image, args.repair, |file| lock.needs_not(file));
     let mut found = match lock.is_whole() {
         Err(half) if !args.discard_undo => half_repaired(&half),
         whole => examined(args, is_logged, whole.is_err(), lock)?,
     };
+    found.needless = needless;
     if let Some(why) = found.failed.take() {
         if found.issues.is_empty() {
             bail!(why);
@@ -217,8 +226,11 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<u8> {
         way
     };
     let (changed, done) = found.done.as_ref().map(|done| told(done, &image)).unwrap_or_default();
-    let text =
-        format!("{shown}{more}{changed}{image}: {way}{done}. Checked by {}: {}", found.by, found.checked);
+    let needless = undo_files::told(&found.needless, args.repair);
+    let text = format!(
+        "{needless}{shown}{more}{changed}{image}: {way}{done}. Checked by {}: {}",
+        found.by, found.checked
+    );
     let is_changed = found.done.as_ref().is_some_and(|done| done.undo.is_some());
     let on_stdout = match args.json {
         true => output::json(&Sink::Stdout, &report(image, found, code)),
@@ -252,6 +264,7 @@ fn report(image: String, found: Found, code: u8) -> Report {
         changed_files: done.map(|done| done.changed).unwrap_or_default(),
         blocks_changed: undo.as_ref().map(|(_, blocks)| *blocks),
         undo_file: undo.map(|(file, _)| file),
+        needless_undo_files: found.needless,
     }
 }
 

@@ -162,7 +162,7 @@ impl OpenImage for F2fsImage {
     }
 
     fn give_up(self) -> Result<()> {
-        self.fs.unmount().with_context(|| format!("{}: the last checkpoint", self.name))
+        self.fs.give_up().with_context(|| format!("{}: the last checkpoint", self.name))
     }
 
     fn close(self, end: End, unmount_report: &UnmountReport) -> Result<()> {

@@ -5,7 +5,9 @@ use super::transaction::{checker, with_file};
 use crate::common::{Mounted, Place, Said, command, heddle};
 use heddle_f2fs::checksum::{SEED, checksum};
 use heddle_f2fs::format::{BLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES, Superblock};
-use heddle_f2fs::{F2fs, OpenError, Variant};
+use heddle_f2fs::{F2fs, LogRegion, LogState, OpenError, Variant};
+use heddle_pmem::{OpenOptions as RegionOptions, Region};
+use heddle_vfs::{Cred, FileSystem, Ino, Name, OpenFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -207,15 +209,20 @@ fn nobody_repairs_an_image_while_it_is_checked() {
     assert_eq!(slow.code, 1, "{}{}", slow.out, slow.err);
 }
 
-/// Sets the mark of a repair in both superblocks, with their checksums.
-pub fn set_mark(image: &mut [u8], mark: &[u8; 8]) {
+/// Changes both superblocks, and puts their checksums right.
+pub fn change_superblocks(image: &mut [u8], change: impl Fn(&mut Superblock)) {
     for copy in [0, BLOCK_BYTES] {
         let bytes = &mut image[copy + SUPERBLOCK_OFFSET_BYTES..][..size_of::<Superblock>()];
         let found = Superblock::mut_from_bytes(bytes).unwrap();
-        found.repair_mark = *mark;
+        change(found);
         let crc = checksum(SEED, &found.as_bytes()[..std::mem::offset_of!(Superblock, crc)]);
         found.crc.set(crc);
     }
+}
+
+/// Sets the mark of a repair.
+pub fn set_mark(image: &mut [u8], mark: &[u8; 8]) {
+    change_superblocks(image, |found| found.repair_mark = *mark);
 }
 
 /// Killed when the undo file says that the repair has ended, and the image not yet; and killed on the way back.
@@ -248,7 +255,7 @@ fn an_end_is_noted_later_and_a_way_back_goes_on() {
 
 /// The checkpoint's version is the same before and after a repair.
 #[test]
-fn an_undo_file_is_refused_after_another_repair_and_after_any_mount() {
+fn an_undo_file_is_refused_after_another_repair_and_after_a_mount() {
     let Some((_alone, place, number)) = with_file(b"x") else { return };
     let other = {
         let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
@@ -273,6 +280,83 @@ fn an_undo_file_is_refused_after_another_repair_and_after_any_mount() {
     assert!(fs::read(&image).unwrap() == between);
     // A mount that is killed before its first checkpoint.
     fs::write(&image, &repaired).unwrap();
-    drop(F2fs::open_for_writing(Path::new(&image)).unwrap());
+    let mounted = F2fs::open_for_writing(Path::new(&image)).unwrap();
+    write_at_once(&mounted);
+    drop(mounted);
     fsck(&["--undo", &first], &image).failed(8, &["repaired since"]);
+}
+
+/// Writes a page to the device, without a checkpoint.
+fn write_at_once(fs: &F2fs) {
+    let (name, cred) = (Name::new(b"new").unwrap(), Cred::root());
+    let flags = OpenFlags { direct: true, ..OpenFlags::READ_WRITE };
+    let (_, file) = fs.create(&cred, Ino::ROOT, name, 0o644, flags).unwrap();
+    assert_eq!(fs.write(&file, 0, &[7; BLOCK_BYTES]).unwrap(), BLOCK_BYTES);
+}
+
+/// A mount that was refused after all took the undo file's worth away, though it had changed nothing.
+#[test]
+fn an_undo_file_is_of_use_after_a_mount_that_wrote_nothing() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let (image, undo) = (OsString::from(place.image()), place.text("kept"));
+    let before = fs::read(&image).unwrap();
+    assert_eq!(fsck(&["-y", "--undo", &undo], &image).code, 1);
+    let repaired = fs::read(&image).unwrap();
+    let region = Region::create(place.path("nvm"), 8 << 20, &RegionOptions::default()).unwrap();
+    let log = LogRegion { region, state: LogState::Free, discard: false };
+    let refused = &mut || Err("no room for the log".to_owned());
+    assert!(F2fs::open_with_log_in(Path::new(&image), Variant::NodeLog, log, refused).is_err());
+    drop(F2fs::open_for_writing(Path::new(&image)).unwrap());
+    let metrics = format!("metrics={}", place.text(""));
+    heddle(&["mount", "-o", &metrics, &place.image(), &place.mnt()]).failed(1, &["metrics"]);
+    assert!(fs::read(&image).unwrap() == repaired, "a mount has written");
+    let said = fsck(&["--undo", &undo], &image);
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    assert!(fs::read(&image).unwrap() == before);
+}
+
+/// It stayed for ever, and `--undo` of it was a success whatever the image had become.
+#[test]
+fn an_undo_file_of_a_repair_that_never_began_is_removed() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let image = OsString::from(place.image());
+    let before = kill_repair(&place, &image, ":");
+    let file = undo_files(&place.path("")).remove(0);
+    let (half, whole) = (fs::read(&image).unwrap(), fs::read(&file).unwrap());
+    let begun = |blocks: usize| &whole[..80 + blocks * 4112];
+    let is_told = |how: &str| fsck(&[how], &image).out.contains("before it changed anything");
+    let (json, shown) = (["-n", "--json"], file.display().to_string());
+    for blocks in 0..3 {
+        fs::write(&image, &before).unwrap();
+        fs::write(&file, begun(blocks)).unwrap();
+        let said = fsck(&["-n"], &image);
+        let told =
+            format!("{shown}: its repair was stopped before it changed anything; heddle fsck -y removes it");
+        assert!(said.code == 4 && said.out.contains(&told), "{blocks}: {}{}", said.out, said.err);
+        let report: serde_json::Value = serde_json::from_str(&fsck(&json, &image).out).unwrap();
+        assert_eq!(report["needless_undo_files"], serde_json::json!([shown]), "{blocks}");
+        go_back(&file, &image).failed(8, &["nothing to restore"]);
+        assert!(fs::read(&image).unwrap() == before, "{blocks}");
+        // Another process writes it.
+        let other = File::open(&file).unwrap();
+        other.lock().unwrap();
+        assert!(!is_told("-n"), "{blocks}");
+        drop(other);
+        let said = fsck(&["-y", "--undo", &place.text("kept")], &image);
+        assert!(said.code == 1 && said.out.contains("it is removed"), "{blocks}: {}{}", said.out, said.err);
+        assert!(!file.exists(), "{blocks}");
+        // Behind another repair, too, which has left its mark.
+        fs::write(&file, begun(blocks)).unwrap();
+        go_back(&file, &image).failed(8, &["nothing to restore"]);
+        assert!(is_told("-y") && !file.exists(), "{blocks}");
+        fs::remove_file(place.path("kept")).unwrap();
+    }
+    // One that has more, or that the image needs, stays.
+    for (bytes, undo) in [(&before, begun(3)), (&half, begun(2))] {
+        fs::write(&image, bytes).unwrap();
+        fs::write(&file, undo).unwrap();
+        assert!(!is_told("-y") && file.exists());
+    }
 }

@@ -1,6 +1,7 @@
 //! Lost files: what a repair by fsck.f2fs would take out of an image is saved before it, whole, or nothing is repaired.
 
 use super::damaged::change_entries;
+use super::half_repaired::change_superblocks;
 use crate::common::{Mounted, Place, Said, alone, command, heddle};
 use heddle_f2fs::checksum::{inode_seed, of_inode};
 use heddle_f2fs::format::{BLOCK_BYTES, DentryBlock, InodeBlock, SUPERBLOCK_OFFSET_BYTES, Superblock};
@@ -413,4 +414,37 @@ fn no_mount_takes_an_image_while_it_is_repaired() {
     // The checker is killed too, and its lock is free.
     drop(Mounted::new(&place, &["-o", "log=/dev/null,ro,wait=60"]));
     assert!(fs::read(place.image()).unwrap() == before);
+}
+
+/// fsck.f2fs writes quota into the inode that the superblock names, and quota files were taken for no loss.
+#[test]
+fn a_file_that_a_damaged_superblock_takes_for_quota_is_saved() {
+    let place = Place::new();
+    if !has_checker() {
+        return;
+    }
+    let (image, bytes, name) = (place.image(), content(300_000, 9), b"big");
+    fs::create_dir(place.path("tree")).unwrap();
+    fs::write(place.path("tree/big"), &bytes).unwrap();
+    File::create(&image).unwrap().set_len(100 << 20).unwrap();
+    let features = "extra_attr,quota,inode_checksum,sb_checksum";
+    let run = |program: &str, args: &[&str]| {
+        let said = Command::new(program).args(args).stdin(Stdio::null()).output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+    };
+    run("mkfs.f2fs", &["-q", "-f", "-O", features, &image]);
+    run("sload.f2fs", &["-f", &place.text("tree"), &image]);
+    place.edit(|image| {
+        let is_it = |inode: &&InodeBlock| {
+            inode.footer.nid == inode.footer.ino && inode.name[..3] == *name && inode.name_bytes.get() == 3
+        };
+        let blocks = image.chunks_exact(BLOCK_BYTES).map(|block| InodeBlock::ref_from_bytes(block).unwrap());
+        let number = blocks.into_iter().find(is_it).unwrap().footer.nid;
+        change_superblocks(image, |found| found.quota_ino[0].set(number.get()));
+    });
+    let said = heddle(&["fsck", "-y", "--json", &image]);
+    let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    let changed = report["changed_files"].as_array().unwrap_or_else(|| panic!("{report}"));
+    assert_eq!((changed.len(), changed[0]["path"].as_str()), (1, Some("/big")), "{report}");
+    assert!(fs::read(changed[0]["saved"].as_str().unwrap()).unwrap() == bytes, "{report}");
 }

@@ -489,3 +489,43 @@ fn what_heddle_finds_is_shown_where_the_checker_fails() {
     }
     assert!(fs::read(place.image()).unwrap() == before);
 }
+
+/// fsck.f2fs writes all devices of an image. The undo file had the blocks of one, and `--undo` made a mixture of both states.
+#[test]
+fn an_image_on_several_devices_is_not_repaired() {
+    let Some(_alone) = alone() else { return };
+    if !has_checker() {
+        return;
+    }
+    let place = Place::new();
+    let (image, other) = (place.image(), place.text("other"));
+    for device in [&image, &other] {
+        File::create(device).unwrap().set_len(64 << 20).unwrap();
+    }
+    let made = Command::new("mkfs.f2fs").args(["-q", "-f", "-c", &other, &image]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    // The root says another count of links.
+    let root = |bytes: &mut [u8]| {
+        let nodes = bytes.chunks_exact_mut(BLOCK_BYTES);
+        let nodes = nodes.map(|block| InodeBlock::mut_from_bytes(block).unwrap());
+        let roots = nodes.filter(|node| [node.footer.nid.get(), node.footer.ino.get()] == [3, 3]);
+        roots.map(|root| root.links.set(77)).count()
+    };
+    let damaged = [&image, &other].map(|device| {
+        let mut bytes = fs::read(device).unwrap();
+        let roots = root(&mut bytes);
+        fs::write(device, bytes).unwrap();
+        roots
+    });
+    assert!(damaged.iter().sum::<usize>() > 0);
+    let before = [&image, &other].map(|device| fs::read(device).unwrap());
+    let said = heddle(&["fsck", "-y", &image]);
+    assert_eq!(said.code, 4, "{}{}", said.out, said.err);
+    assert!(said.out.contains("several devices") && said.out.contains("nothing was changed"), "{}", said.out);
+    assert!([&image, &other].map(|device| fs::read(device).unwrap()) == before);
+    assert_eq!(
+        fs::read_dir(place.path("")).unwrap().count(),
+        3,
+        "nothing is left but devices and mount point"
+    );
+}

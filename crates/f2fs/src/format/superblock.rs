@@ -138,7 +138,7 @@ pub struct Superblock {
     /// Unused by Linux, which keeps it. If `repair_mark` is set: the number of the repair, as in its undo file.
     pub repair_id: U64,
     /// Unused by Linux, which keeps it. [`REPAIR_BEGUN`] while a repair is under way, [`REPAIR_UNDONE`] while it is
-    /// taken back, [`REPAIR_DONE`] from its end until the next mount for writing.
+    /// taken back, [`REPAIR_DONE`] from its end until heddle writes the image again.
     pub repair_mark: [u8; 8],
     /// Unused by Linux, which keeps it. If `log_mark` is set: the pairing number, as in the head of that log.
     pub log_pairing: U64,

@@ -6,10 +6,10 @@
 //!             R2  an image that says that its repair has ended is as that repair left it, but for what Linux has written since, whose
 //!                 checkpoints tell.
 //! Crash order begin: the old bytes of the superblocks are durable in the undo file, then the mark, then all else changes.
-//!             end: image and undo file are durable, then the mark says "done". The next mount for writing removes it before it writes.
+//!             end: image and undo file are durable, then the mark says "done". The first write of a mount removes it before.
 //!             going back: the mark says so; all else is durable, then the superblocks get their old bytes.
 
-use super::{checked, rewrite};
+use super::{checked, rewrite_unprepared};
 use crate::device::Device;
 use crate::format::{REPAIR_BEGUN, REPAIR_DONE, REPAIR_UNDONE, Superblock};
 use heddle_vfs::Result;
@@ -74,6 +74,13 @@ pub(crate) fn is_on_all(device: &Device, mark: RepairMark) -> bool {
     whole.peek().is_some() && whole.all(|found| RepairMark::of(&found) == Some(mark))
 }
 
+/// The first change of a block removes the mark before, durably: no undo file of a repair counts any more.
+pub(crate) fn forget_at_first_write(device: &Device) {
+    if read(device).is_some() {
+        device.prepare_by(|device| write(device, None));
+    }
+}
+
 /// Writes the mark to both copies, or removes it. Durable when this returns.
 ///
 /// # Errors
@@ -86,7 +93,7 @@ pub(crate) fn write(device: &Device, mark: Option<RepairMark>) -> Result<()> {
         Some(RepairMark { id, state: RepairState::Done }) => (REPAIR_DONE, id),
         None => ([0; REPAIR_BEGUN.len()], RepairId(0)),
     };
-    rewrite(device, order, |found| {
+    rewrite_unprepared(device, order, |found| {
         found.repair_mark = bytes;
         found.repair_id.set(id.0);
     })

@@ -73,6 +73,8 @@ pub struct Repair {
     id: RepairId,
     /// Something was changed besides the mark.
     is_changed: bool,
+    /// The image has the mark, or a part of it.
+    is_marked: bool,
     /// The other program was about to write a superblock.
     is_mark_at_risk: bool,
     /// Keeps a block device from being mounted while the other program does not have it.
@@ -92,18 +94,37 @@ fn signs(device: &Device) -> ([u8; 16], u64) {
 impl Repair {
     /// Takes the image, makes a new undo file, and marks the image. The image stays locked until the repair has ended. Programs that are
     /// started meanwhile inherit the lock: it is held until the last of them has ended, also if this process is killed before.
+    /// `Ok(Err(why))`: nothing was made or changed.
     ///
     /// # Errors
-    /// The reason; then nothing was made or changed, or the reason says how to go back.
-    pub fn begin(image: &Path, undo: &Path, earlier: Earlier) -> Result<Repair, String> {
+    /// The image may be marked, and the way back.
+    pub fn begin(image: &Path, undo: &Path, earlier: Earlier) -> Result<Result<Repair, String>, String> {
+        let device = match Device::open(image, Access::Repair) {
+            Ok(device) => device,
+            Err(why) => return Ok(Err(why.to_string())),
+        };
+        match Repair::unmarked(device, undo, earlier) {
+            Ok(repair) => repair.begun(),
+            Err(why) => Ok(Err(why)),
+        }
+    }
+
+    /// A repair that has changed nothing yet.
+    fn unmarked(device: Device, undo: &Path, earlier: Earlier) -> Result<Repair, String> {
         let told = |error: OpenError| error.to_string();
-        let device = Device::open(image, Access::Repair).map_err(told)?;
         let held = device.hold().map_err(told)?;
         device
             .share_lock()
-            .map_err(|error| format!("cannot keep the lock of {}: {error}", image.display()))?;
+            .map_err(|error| format!("cannot keep the lock of {}: {error}", device.path().display()))?;
         if earlier == Earlier::Counts {
             undo::refuse_half_repaired(&device).map_err(told)?;
+        }
+        if superblock::has_other_devices(&device) {
+            return Err(
+                "it lies on several devices, and heddle keeps old bytes of one alone. Copy all of them, and \
+                        run fsck.f2fs"
+                    .into(),
+            );
         }
         let is_changed = repair_mark::read(&device).is_some_and(RepairMark::is_half);
         let id = RepairId::new();
@@ -116,12 +137,15 @@ impl Repair {
             };
             format!("cannot make the undo file {}: {error}: {way}", undo.display())
         })?;
-        let synced = Instant::now();
-        let mut repair = Repair { device, id, is_changed, is_mark_at_risk: false, held, undo, synced };
-        match repair.mark() {
-            Ok(()) => Ok(repair),
-            Err(why) => match repair.go_back() {
-                Ok(()) => Err(why),
+        let (synced, is_marked, is_mark_at_risk) = (Instant::now(), false, false);
+        Ok(Repair { device, id, is_changed, is_marked, is_mark_at_risk, held, undo, synced })
+    }
+
+    fn begun(mut self) -> Result<Result<Repair, String>, String> {
+        match self.mark() {
+            Ok(()) => Ok(Ok(self)),
+            Err(why) => match self.go_back() {
+                Ok(()) => Ok(Err(why)),
                 Err(also) => Err(format!("{why}; and then {also}")),
             },
         }
@@ -132,6 +156,7 @@ impl Repair {
         self.keep_blocks(SUPERBLOCKS)?;
         self.sync()?;
         let mark = self.mark_of(RepairState::UnderWay);
+        self.is_marked = true;
         repair_mark::write(&self.device, Some(mark)).map_err(|error| error.to_string())?;
         if !repair_mark::is_on_all(&self.device, mark) {
             return Err("no superblock is whole, so that a repair could not be noted there".into());
@@ -304,6 +329,9 @@ impl Repair {
     }
 
     fn put_back(&self) -> Result<(), String> {
+        if !self.is_marked {
+            return Ok(());
+        }
         // Nobody else may have mounted it.
         let _held = match &self.held {
             Some(_) => None,

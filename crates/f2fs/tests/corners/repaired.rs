@@ -26,7 +26,8 @@ fn a_file_counts_as_changed_when_a_page_of_it_has_moved() {
     });
     fs.unmount().unwrap();
     drop(fs);
-    let mut repair = Repair::begin(&image.path, &image.path.with_extension("undo"), Earlier::Counts).unwrap();
+    let begun = Repair::begin(&image.path, &image.path.with_extension("undo"), Earlier::Counts);
+    let mut repair = begun.unwrap().unwrap();
     for ino in [moved, kept] {
         for (addr, _) in Forge::of(&image.path).nodes_of(ino) {
             repair.keep(u64::from(addr) * BLOCK, BLOCK).unwrap();

@@ -17,7 +17,8 @@
 //! | 92  | 4  | 1: unmounted cleanly; 2: a repair stores its blocks | using an image that a repair has left half done |
 //! | 96  | 8  | when it was mounted last, ns | |
 //! | 104 | 4  | seed of every checksum, made with the image | blocks of another image |
-//! | 108 | 20 | unused | |
+//! | 108 | 8  | number of the last repair; 0: none | going back by the undo file of another repair |
+//! | 116 | 12 | unused | |
 
 use super::layout::Layout;
 use crate::ids::BlockNo;
@@ -83,7 +84,8 @@ superblock! {
     clean: U32,
     mounted_ns: U64,
     seed: U32,
-    unused: [u8; 20],
+    repair: U64,
+    unused: [u8; 12],
 }
 
 const _: () = assert!(size_of::<Superblock>() == SUPERBLOCK_BYTES);
@@ -239,9 +241,9 @@ impl Copies {
         })
     }
 
-    /// Returns true if a repair was stopped half-way: a cut between the copies leaves the mark on one.
-    pub fn is_half_repaired(&self) -> bool {
-        self.whole().any(|(_, sb)| sb.clean.get() == HALF_REPAIRED)
+    /// The number of a repair that was stopped half-way: a cut between the copies leaves the mark on one.
+    pub fn half_repaired(&self) -> Option<u64> {
+        self.whole().find(|(_, sb)| sb.clean.get() == HALF_REPAIRED).map(|(_, sb)| sb.repair.get())
     }
 
     /// Returns true if the first copy is whole and the second is not, or is older.
@@ -276,7 +278,7 @@ impl Superblock {
             self.inode_dir_pointers.get() == layout.chunks_max,
             self.data_block.get() == layout.data.0,
             self.clean.get() <= HALF_REPAIRED,
-            self.unused == [0; 20],
+            self.unused == [0; 12],
         ];
         signs.into_iter().filter(|sign| *sign).count() >= 4
     }

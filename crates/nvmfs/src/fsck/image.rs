@@ -235,8 +235,9 @@ fn half_written(bytes: &[u8; SUPERBLOCK_BYTES], whole: &Superblock) -> bool {
 impl Image {
     /// The superblock of the image after a repair. It counts one more mount, so that no state saved before
     /// the repair is used again. `None`: its counters are at their limit.
-    pub fn after_repair(&self, epoch_seen: u64) -> Option<Superblock> {
+    pub fn after_repair(&self, repair: u64, epoch_seen: u64) -> Option<Superblock> {
         let seen = epoch_seen.saturating_sub(self.superblock.epoch.get());
-        Some(self.superblock.next(1 + seen)?.sealed())
+        let next = self.superblock.next(1 + seen)?;
+        Some(Superblock { repair: U64::new(repair), ..next }.sealed())
     }
 }

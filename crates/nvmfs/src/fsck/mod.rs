@@ -68,13 +68,12 @@ pub enum FsckError {
         known: u32,
     },
     /// A repair of it was stopped half-way.
-    #[error(
-        "{image} is half repaired: a repair of it was stopped half-way. Go back with its undo file, IMAGE.undo-DATE or what --undo said: \
-         heddle fsck --undo FILE {image}. To give up what only that file has: heddle fsck -y --discard-undo {image}"
-    )]
+    #[error("{image} is half repaired: a repair of it was stopped half-way. {way}")]
     HalfRepaired {
         /// The image.
         image: String,
+        /// How to go back.
+        way: String,
     },
     /// The undo file cannot be used.
     #[error("cannot use the undo file {file}: {why}")]

@@ -7,7 +7,7 @@ mod steps;
 mod stores;
 
 pub use stores::give_up_undo;
-pub(super) use stores::{is_half_repaired, store};
+pub(super) use stores::{half_repaired, store};
 
 use super::FsckError;
 use super::catalogue::{Code, Severity};
@@ -21,6 +21,7 @@ use crate::ids::BlockNo;
 use crate::variant::Variant;
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use steps::{Overlay, edits, lost, relogs, shares};
 
@@ -42,6 +43,8 @@ pub struct Verdict {
     /// Mount counts of the image, before the repair and after it.
     epochs: [u64; 2],
     uuid: [u8; 16],
+    /// The number of the repair.
+    repair: u64,
 }
 
 /// What `apply` has written.
@@ -78,8 +81,17 @@ impl Verdict {
     /// [`FsckError::Undo`]: nothing was changed. [`FsckError::Write`]: the undo file can restore the
     /// old bytes.
     pub fn apply(&self, region: &Region, undo: &Path) -> Result<Applied, FsckError> {
-        undo::save(undo, region, self.uuid, self.epochs, self.changes.iter().map(|(block, _)| *block))?;
-        stores::store(region, self.changes.iter().map(|(block, words)| (*block, &words[..])));
+        let changed = self.changes.iter().map(|(block, _)| *block);
+        let blocks: BTreeSet<BlockNo> = stores::whole_superblocks(region).chain(changed).collect();
+        let blocks_all = region.len_bytes() / BLOCK_BYTES as u64;
+        let of = heddle_undo::Image {
+            uuid: self.uuid,
+            epochs: self.epochs,
+            blocks: blocks_all,
+            repair: self.repair,
+        };
+        undo::save(undo, region, of, blocks.into_iter())?;
+        stores::store(region, self.repair, self.changes.iter().map(|(block, words)| (*block, &words[..])));
         match region.failed() {
             None => Ok(Applied { blocks: self.changes.len() as u64 }),
             Some(why) => {
@@ -95,10 +107,13 @@ impl Verdict {
 /// # Errors
 /// [`FsckError::NotAnImage`], [`FsckError::OtherVersion`], [`FsckError::HalfRepaired`].
 pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
-    if is_half_repaired(region) {
-        return Err(FsckError::HalfRepaired { image: name.into() });
+    if let Some(repair) = half_repaired(region) {
+        let way = undo::way_back(region, repair);
+        return Err(FsckError::HalfRepaired { image: name.into(), way });
     }
-    let mut session = Session::default();
+    // Each state has its own keys, from the system's random numbers. 0 is no repair.
+    let repair = RandomState::new().hash_one(()).max(1);
+    let mut session = Session { repair, ..Session::default() };
     let mut media = Media::new(region);
     let mut verdict = Verdict {
         issues: Vec::new(),
@@ -107,6 +122,7 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
         changes: Vec::new(),
         epochs: [0; 2],
         uuid: [0; 16],
+        repair,
     };
     for _ in 0..PASSES_MAX {
         let read = image::read(name, &media)?;
@@ -153,6 +169,8 @@ type Stores = Vec<(Pos, Vec<u64>)>;
 /// State kept across passes.
 #[derive(Default)]
 struct Session {
+    /// The number of the repair.
+    repair: u64,
     names_lost: bool,
     clean: bool,
     epoch: u64,
@@ -182,7 +200,7 @@ impl Session {
             self.mended = true;
             let mut stores = std::mem::take(&mut pass.fixes.lies);
             if !std::mem::replace(&mut self.raised, true)
-                && let Some(newer) = image.after_repair(0)
+                && let Some(newer) = image.after_repair(self.repair, 0)
             {
                 stores.extend(superblocks(&image, &newer));
             }
@@ -191,7 +209,7 @@ impl Session {
         let older = pass.epoch_seen > image.superblock.epoch.get() || (!self.raised && has_work(pass));
         // If the counters are at their limit, the image cannot be mounted for writing either: so no state can
         // look newer than the repair.
-        if let Some(newer) = image.after_repair(pass.epoch_seen).filter(|_| older) {
+        if let Some(newer) = image.after_repair(self.repair, pass.epoch_seen).filter(|_| older) {
             self.raised = true;
             self.mended |= !pass.fixes.exact.is_empty() || pass.epoch_seen > image.superblock.epoch.get();
             let mut stores = std::mem::take(&mut pass.fixes.exact);

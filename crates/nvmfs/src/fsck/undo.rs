@@ -3,7 +3,7 @@
 use super::FsckError;
 use super::image::{self};
 use super::media::Media;
-use super::repair::{is_half_repaired, store};
+use super::repair::{half_repaired, store};
 use crate::ids::BlockNo;
 use heddle_pmem::{BLOCK_BYTES, Region};
 use heddle_undo::{Image, Undo, Writer};
@@ -13,6 +13,11 @@ fn wrong(file: &Path, why: impl std::fmt::Display) -> FsckError {
     FsckError::Undo { file: file.display().to_string(), why: why.to_string() }
 }
 
+/// How to go back from a repair that was stopped half-way.
+pub fn way_back(region: &Region, repair: u64) -> String {
+    region.path().map_or_else(String::new, |image| heddle_undo::way_back(image, repair).0)
+}
+
 /// Writes the old bytes of `blocks` to a new file, durably.
 ///
 /// # Errors
@@ -20,19 +25,17 @@ fn wrong(file: &Path, why: impl std::fmt::Display) -> FsckError {
 pub fn save(
     path: &Path,
     region: &Region,
-    uuid: [u8; 16],
-    epochs: [u64; 2],
+    of: Image,
     mut blocks: impl Iterator<Item = BlockNo>,
 ) -> Result<(), FsckError> {
-    let blocks_all = region.len_bytes() / BLOCK_BYTES as u64;
-    let created = Writer::create(path, Image { uuid, epochs, blocks: blocks_all, repair: 0 });
+    let created = Writer::create(path, of);
     let written = created.and_then(|mut undo| {
         let kept = blocks.try_for_each(|block| {
             let mut old = [0; BLOCK_BYTES];
             region.read(block.pos(), &mut old);
             undo.keep(block.0, &old)
         });
-        let done = kept.and_then(|()| undo.finish(epochs, 0));
+        let done = kept.and_then(|()| undo.finish(of.epochs, 0));
         if done.is_err() {
             // Nothing was changed: nobody needs a part of it.
             let _ = std::fs::remove_file(path);
@@ -49,6 +52,13 @@ pub fn save(
     })
 }
 
+/// Returns true if nobody needs this undo file: a repair of the image was killed before the file was whole, and had changed nothing.
+pub fn is_needless(path: &Path, region: &Region) -> bool {
+    let uuid = image::superblocks(&Media::new(region)).newest().map(|superblock| superblock.uuid);
+    let Ok(undo) = Undo::open(path) else { return false };
+    !undo.is_finished && Some(undo.image.uuid) == uuid && undo.is_left()
+}
+
 /// Restores the old bytes. Returns the number of blocks; 0: all of them are as they were.
 ///
 /// # Errors
@@ -58,7 +68,10 @@ pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
     let undo = Undo::open(path).map_err(|why| wrong(path, why))?;
     if !undo.is_finished {
         // It is written before the first change.
-        return Err(wrong(path, "it is cut short or damaged"));
+        return Err(wrong(
+            path,
+            "its repair was stopped before it changed anything: there is nothing to restore",
+        ));
     }
     let have = region.len_bytes() / BLOCK_BYTES as u64;
     if undo.image.blocks != have {
@@ -67,34 +80,77 @@ pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
     }
     let media = Media::new(region);
     let name = region.path().map_or_else(|| "(memory)".into(), |p| p.display().to_string());
-    if let Some(now) = image::read(&name, &media)?.image {
-        if now.superblock.uuid != undo.image.uuid {
-            return Err(wrong(path, "it belongs to another image"));
-        }
-        // Accepts the image after the repair, and before it: then an earlier undo, or the repair itself, was
-        // interrupted.
-        if !undo.image.epochs.contains(&now.superblock.epoch.get()) {
-            return Err(wrong(
-                path,
-                "the image was mounted or repaired since: old blocks would overwrite newer ones",
-            ));
-        }
+    let now = image::read(&name, &media)?.image;
+    if now.is_some_and(|now| now.superblock.uuid != undo.image.uuid) {
+        return Err(wrong(path, "it belongs to another image"));
     }
-    let (mut old, mut is, mut differs) = ([0; BLOCK_BYTES], [0; BLOCK_BYTES], is_half_repaired(region));
     // All of it is read before the first change.
-    let mut blocks = Vec::new();
-    for (n, block) in undo.blocks().iter().map(|block| BlockNo(*block)).enumerate() {
-        undo.read(n, &mut old).map_err(|error| wrong(path, error))?;
-        region.read(block.pos(), &mut is);
-        differs |= is != old;
-        let words: Vec<u64> = old.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
-        blocks.push((block, words));
+    let old = OldBlocks::read(&undo, region).map_err(|error| wrong(path, error))?;
+    let half = half_repaired(region);
+    if half.is_none() && old.blocks.iter().all(|block| block.is_there) {
+        return Ok(0);
     }
-    if differs {
-        store(region, blocks.iter().map(|(block, words)| (*block, &words[..])));
+    if let Some(now) = now {
+        // Between repair and way back, or in the midst of either. Or a cut left part of a mark on one superblock, and nothing else.
+        let is_its = half.unwrap_or(now.superblock.repair.get()) == undo.image.repair;
+        let is_since = !undo.image.epochs.contains(&now.superblock.epoch.get());
+        match (is_its || old.is_cut_mark(&media), half) {
+            (true, _) if !is_since => {}
+            (false, Some(_)) => {
+                return Err(wrong(
+                    path,
+                    "another repair of the image was stopped half-way: its undo file is to be used first",
+                ));
+            }
+            _ => {
+                return Err(wrong(
+                    path,
+                    "the image was mounted or repaired since: old blocks would overwrite newer ones",
+                ));
+            }
+        }
     }
+    store(region, undo.image.repair, old.blocks.iter().map(|block| (block.number, &block.words[..])));
     match region.failed() {
-        None => Ok(if differs { blocks.len() as u64 } else { 0 }),
+        None => Ok(old.blocks.len() as u64),
         Some(why) => Err(FsckError::Write { image: name, why: why.to_string() }),
+    }
+}
+
+/// A block of an undo file.
+struct OldBlock {
+    number: BlockNo,
+    words: Vec<u64>,
+    /// The image has these bytes.
+    is_there: bool,
+}
+
+struct OldBlocks {
+    blocks: Vec<OldBlock>,
+}
+
+impl OldBlocks {
+    fn read(undo: &Undo, region: &Region) -> std::io::Result<OldBlocks> {
+        let (mut old, mut is) = ([0; BLOCK_BYTES], [0; BLOCK_BYTES]);
+        let mut block = |(n, number): (usize, &u64)| {
+            undo.read(n, &mut old)?;
+            region.read(BlockNo(*number).pos(), &mut is);
+            let words = old.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+            Ok(OldBlock { number: BlockNo(*number), words, is_there: is == old })
+        };
+        let blocks: std::io::Result<Vec<OldBlock>> =
+            undo.blocks().iter().enumerate().map(&mut block).collect();
+        Ok(OldBlocks { blocks: blocks? })
+    }
+
+    /// Returns true if one whole superblock is as it was, and at most the other one is not. A mount writes both before all else.
+    fn is_cut_mark(&self, media: &Media<'_>) -> bool {
+        let copies = image::superblocks(media);
+        let is_superblock = |block: &OldBlock| [0, copies.second_block].contains(&block.number.0);
+        let (superblocks, others): (Vec<_>, Vec<_>) =
+            self.blocks.iter().partition(|block| is_superblock(block));
+        let is_whole = |block: &&&OldBlock| copies.whole().any(|(whole, _)| whole == block.number.0);
+        others.iter().all(|block| block.is_there)
+            && superblocks.iter().filter(is_whole).any(|block| block.is_there)
     }
 }

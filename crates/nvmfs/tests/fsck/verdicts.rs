@@ -55,6 +55,7 @@ pub const ROWS: &[Row] = &[
     row(SUPERBLOCK, "clean", Believed("an image that was not unmounted may be in perfect order")),
     row(SUPERBLOCK, "mounted_ns", OWN),
     row(SUPERBLOCK, "seed", Found),
+    row(SUPERBLOCK, "repair", Believed("only the undo file of a repair is compared with it")),
     row(SUPERBLOCK, "unused", Believed("nobody reads it")),
     row("pointer", "block", Found),
     row("pointer", "check", Found),

@@ -1,7 +1,7 @@
 //! Which superblock counts where several file systems have been, and identities.
 
 use crate::common::{each_variant, options};
-use crate::{IMAGE_BYTES, PAGE, SUPERBLOCK_BYTES, bytes_of, image, mounted};
+use crate::{IMAGE_BYTES, LINE, PAGE, SUPERBLOCK_BYTES, bytes_of, image, mounted};
 use heddle_nvmfs::format::layout::REGION_BYTES_MIN;
 use heddle_nvmfs::fsck::{examine, undo};
 use heddle_nvmfs::{Variant, VolumeError, format_region, inspect, mount, set_uuid};
@@ -187,6 +187,76 @@ fn a_repair_that_was_cut_is_not_mounted_and_can_be_undone() {
         assert!(bytes_of(&region) == before);
     }
     assert!(seen > 4, "{seen} images");
+}
+
+/// Images with one damage, and with a second one, of which each is repaired outside of the superblocks.
+fn damaged_twice() -> [Vec<u8>; 2] {
+    let (sound, _) = image(Variant::Heddle);
+    let last = (sound.len() / PAGE - 1) as u64;
+    let flipped = |image: &[u8], at: usize| {
+        let mut image = image.to_vec();
+        image[at] ^= 4;
+        image
+    };
+    let is_repaired = |at: &usize| {
+        let region = Region::simulated_from(&flipped(&sound, *at)).0;
+        let verdict = examine("flipped", &region).unwrap();
+        let is_behind = verdict.changes().any(|(block, _)| ![0, last].contains(&block.0));
+        verdict.found() > 0 && verdict.left() == 0 && is_behind
+    };
+    let mut places = (2 * PAGE..sound.len()).step_by(20).filter(is_repaired);
+    let once = flipped(&sound, places.next().unwrap());
+    let twice = flipped(&once, places.find(|at| at % PAGE != 20).unwrap());
+    [once, twice]
+}
+
+fn repaired(image: &[u8], undo: &std::path::Path) -> Vec<u8> {
+    let region = Region::simulated_from(image).0;
+    examine("damaged", &region).unwrap().apply(&region, undo).unwrap();
+    assert_eq!(examine("repaired", &region).unwrap().found(), 0);
+    bytes_of(&region)
+}
+
+/// The count of mounts does not tell repairs apart: the undo file of an earlier one made a mixture.
+#[test]
+fn an_undo_file_counts_for_its_own_repair_alone() {
+    let [once, twice] = damaged_twice();
+    let dir = tempfile::tempdir().unwrap();
+    let [first, second, third] = ["1", "2", "3"].map(|name| dir.path().join(name));
+    let restored = |image: &[u8], file: &std::path::Path| {
+        let region = Region::simulated_from(image).0;
+        undo::restore(file, &region).map(|_| bytes_of(&region)).map_err(|why| why.to_string())
+    };
+    let whole = repaired(&once, &first);
+    assert!(restored(&whole, &first).unwrap() == once);
+    let later = repaired(&twice, &second);
+    assert!(restored(&later, &first).map(drop).unwrap_err().contains("repaired since"));
+    assert!(restored(&later, &second).unwrap() == twice);
+    // Another damage of the repaired image, whose repair is cut.
+    let mut again = whole.clone();
+    again.iter_mut().zip(once.iter().zip(&twice)).for_each(|(byte, (one, two))| *byte ^= one ^ two);
+    let cuts = power_cuts(&again, |region| {
+        _ = examine("again", &region).unwrap().apply(&region, &third).unwrap();
+    });
+    let mut seen = 0;
+    for cut in cuts {
+        if let Err(VolumeError::HalfRepaired { .. }) = mounted(&cut) {
+            seen += 1;
+            let refused = restored(&cut, &first).map(drop).unwrap_err();
+            assert!(refused.contains("another repair"), "{refused}");
+        }
+        assert!(restored(&cut, &third).unwrap() == again);
+    }
+    assert!(seen > 0);
+    // A repair that was killed when its undo file was whole, and a mount.
+    let region = Region::anonymous(once.len() as u64).unwrap();
+    region.nt_write(Pos(0), &image(Variant::Heddle).0);
+    region.nt_write(Pos(SUPERBLOCK_BYTES as u64), &[1; LINE]);
+    let fourth = dir.path().join("4");
+    repaired(&bytes_of(&region), &fourth);
+    mount(region.map_again().unwrap(), &options()).unwrap().close().unwrap();
+    let refused = undo::restore(&fourth, &region).unwrap_err().to_string();
+    assert!(refused.contains("mounted"), "{refused}");
 }
 
 #[test]

@@ -11,7 +11,7 @@
 //! Until the end of the repair everything lies under names that have the repair's number. What a killed repair has left is known by it,
 //! and nothing else is removed: `IMAGE.lost` is its owner's.
 
-use super::super::beside;
+use super::super::undo_files::beside;
 use super::save::{Changed, LOST_FOUND, Saver};
 use heddle_f2fs::{Lost, RepairId};
 use std::fs;

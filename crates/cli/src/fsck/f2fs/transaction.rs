@@ -64,7 +64,8 @@ pub(super) struct Done {
 /// The image may be half repaired; the message says how to go back.
 pub(super) fn run(order: &Order<'_>) -> Result<Result<Done, String>> {
     let signals = Interrupted::watch();
-    let mut repair = match Repair::begin(order.image, order.undo, order.earlier) {
+    let begun = Repair::begin(order.image, order.undo, order.earlier);
+    let mut repair = match begun.map_err(|why| anyhow::anyhow!(why))? {
         Ok(repair) => repair,
         Err(why) => return Ok(Err(why)),
     };

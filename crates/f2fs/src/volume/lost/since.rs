@@ -3,7 +3,7 @@
 //! Names that are good lead to an inode of their kind, in a directory that the root leads to. If a directory cannot be listed, because it
 //! ignores case or is encrypted, each inode that is still there counts as named.
 
-use super::{Lost, LostKind};
+use super::{Lost, LostKind, ReadableInode};
 use crate::error::OpenError;
 use crate::format::NatEntry;
 use crate::ids::{BlockAddr, Nid, Nids};
@@ -45,7 +45,8 @@ impl Lost {
                 Some(named) => named.contains(&nid),
                 None => now.find_inode(nid)?.is_some(),
             };
-            if self.quota_inodes.contains(&nid) || stays && !self.is_other(nid, now, old)? {
+            let is_met = named.as_ref().is_some_and(|named| named.contains(&nid));
+            if !is_met && self.is_quota_file(nid)? || stays && !self.is_other(nid, now, old)? {
                 continue;
             }
             self.add_one(nid)?;
@@ -68,6 +69,12 @@ impl Lost {
             }
         }
         Ok(())
+    }
+
+    /// Is it a quota file of the superblock? Such a file never had a name: one that has is a user's, whatever a damaged superblock says.
+    fn is_quota_file(&self, nid: Nid) -> Result<bool> {
+        let has_own_name = |found: ReadableInode| found.inode.block().name_bytes.get() > 0;
+        Ok(self.quota_inodes.contains(&nid) && !self.find_inode(nid)?.is_some_and(has_own_name))
     }
 
     /// All inodes: those of the table, and those that only names lead to.

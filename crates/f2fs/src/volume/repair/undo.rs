@@ -11,12 +11,12 @@ use crate::device::{Access, Device};
 use crate::error::OpenError;
 use crate::format::BLOCK_BYTES;
 use crate::ids::BlockAddr;
+use crate::superblock;
 use crate::superblock::repair_mark::{self, RepairId, RepairMark, RepairState};
 use heddle_undo::{Block, Undo};
 use heddle_vfs::Error;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// An image that no heddle writes as long as this is there.
 pub struct ReadLock(Device);
@@ -37,50 +37,42 @@ impl ReadLock {
     pub fn is_whole(&self) -> Result<(), OpenError> {
         refuse_half_repaired(&self.0)
     }
+
+    /// Returns true if nobody needs this undo file: a repair of the image was stopped before it changed anything, and the file has nothing
+    /// that the image lacks.
+    pub fn needs_not(&self, file: &Path) -> bool {
+        let (device, mut old) = (&self.0, [0; BLOCK_BYTES]);
+        let Ok(undo) = Undo::open(file) else { return false };
+        let mut is_there = |(n, block): (usize, &u64)| {
+            let is = addr(*block).and_then(|addr| device.block(addr));
+            undo.read(n, &mut old).is_ok() && is.is_ok_and(|is| superblock::differ_in_marks_alone([*is, old]))
+        };
+        changed_nothing(&undo, device)
+            && undo.image.uuid != [0; 16]
+            && is_of(&undo, device).is_ok()
+            && undo.blocks().iter().enumerate().all(&mut is_there)
+            && undo.is_left()
+    }
+}
+
+/// Returns true if the repair of an undo file was stopped before it changed anything, or has been undone after no change but its mark.
+fn changed_nothing(undo: &Undo, device: &Device) -> bool {
+    let is_marked = repair_mark::read(device).is_some_and(|mark| mark.id.0 == undo.image.repair);
+    !undo.is_finished && !is_marked && undo.blocks().iter().all(|block| SUPERBLOCKS.contains(block))
 }
 
 /// Refuses an image of which a repair was stopped half-way, with the way out.
 pub(crate) fn refuse_half_repaired(device: &Device) -> Result<(), OpenError> {
     let Some(mark) = repair_mark::read(device).filter(|mark| mark.is_half()) else { return Ok(()) };
-    let shown = device.path().display();
-    let way = match undo_file(device.path(), mark.id) {
-        Some((undo, is_finished)) if !is_finished || mark.state == RepairState::GoingBack => {
-            format!("Go back with: heddle fsck --undo {} {shown}", undo.display())
-        }
-        Some(_) => {
-            format!("It had ended but for a note of that, which this makes: heddle fsck -y {shown}")
-        }
-        None => format!(
-            "Its undo file is not here: IMAGE.undo-DATE, or what --undo said. With that file, go back: heddle fsck --undo FILE {shown}. \
-             To give up what only that file has: heddle fsck -y --discard-undo {shown}"
+    let (way, undo) = heddle_undo::way_back(device.path(), mark.id.0);
+    let way = match undo {
+        Some(undo) if undo.is_finished && mark.state != RepairState::GoingBack => format!(
+            "It had ended but for a note of that, which this makes: heddle fsck -y {}",
+            device.path().display()
         ),
+        _ => way,
     };
     Err(OpenError::HalfRepaired { image: device.path().into(), way })
-}
-
-/// The undo file of a repair, and whether it says that the repair has ended. It is looked for beside the image and beside the path by which
-/// the image is named, and in the working directory. One of another user does not count: anybody who reads the image knows the number,
-/// and the caller would be told to write that user's bytes.
-fn undo_file(image: &Path, RepairId(id): RepairId) -> Option<(PathBuf, bool)> {
-    let above = |path: &Path| {
-        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-        above.unwrap_or(Path::new(".")).to_owned()
-    };
-    let real = image.canonicalize().map(|image| above(&image)).ok();
-    let places = [Some(above(image)), real, Some(PathBuf::from("."))];
-    let files = places.into_iter().flatten().filter_map(|place| Some((place.read_dir().ok()?, place)));
-    let files = files.flat_map(|(entries, place)| {
-        let counts = |entry: &std::fs::DirEntry| {
-            let owners = [0, rustix::process::geteuid().as_raw()];
-            entry.metadata().is_ok_and(|meta| meta.is_file() && owners.contains(&meta.uid()))
-        };
-        entries.filter_map(Result::ok).filter(counts).map(move |entry| place.join(entry.file_name()))
-    });
-    let is_its = |file: PathBuf| {
-        let head = heddle_undo::head_of(&file).filter(|head| head.image.repair == id)?;
-        Some((file, head.is_finished))
-    };
-    files.filter_map(is_its).next()
 }
 
 /// Notes the end of a repair that was killed between the end of its undo file and that note. Returns false if there is none.
@@ -92,7 +84,8 @@ pub fn end_repair(image: &Path) -> Result<bool, OpenError> {
     let Some(RepairMark { id, state: RepairState::UnderWay }) = repair_mark::read(&device) else {
         return Ok(false);
     };
-    if !undo_file(image, id).is_some_and(|(file, is_finished)| is_finished && Undo::open(&file).is_ok()) {
+    let undo = heddle_undo::undo_file(image, id.0).filter(|undo| undo.is_finished);
+    if undo.is_none_or(|undo| Undo::open(&undo.path).is_err()) {
         return Ok(false);
     }
     let written = repair_mark::write(&device, Some(RepairMark { id, state: RepairState::Done }));
@@ -121,6 +114,12 @@ pub fn undo(image: &Path, file: &Path) -> Result<Restored, String> {
     let wrong = |why: String| format!("cannot use the undo file {}: {why}", file.display());
     let undo = Undo::open(file).map_err(wrong)?;
     is_of(&undo, &device).map_err(wrong)?;
+    if changed_nothing(&undo, &device) {
+        // The image may be anything: it must not be told that it is as it was.
+        return Err(wrong(
+            "its repair was stopped before it changed anything: there is nothing to restore".into(),
+        ));
+    }
     let repair = RepairId(undo.image.repair);
     let places: std::collections::HashMap<u64, usize> =
         undo.blocks().iter().enumerate().map(|(n, block)| (*block, n)).collect();

@@ -20,7 +20,8 @@ fn image(blocks: u64, uuid: u8, sequence: u64) -> Superblock {
         clean: U32::new(1),
         mounted_ns: U64::new(2),
         seed: U32::new(u32::from(uuid) * 7),
-        unused: [0; 20],
+        repair: U64::ZERO,
+        unused: [0; 12],
     }
 }
 
@@ -146,9 +147,9 @@ fn what_is_left_of_a_first_copy_leads_to_the_second() {
     let no_size = Superblock { blocks_total: U64::new(3), ..whole };
     assert_eq!(sequence(&found(no_size)), Some(8), "found by its inode pointers");
     // Three signs of seven are too few.
-    let rest = Superblock { magic: [0; 8], version: U32::ZERO, clean: U32::new(3), unused: [1; 20], ..whole };
+    let rest = Superblock { magic: [0; 8], version: U32::ZERO, clean: U32::new(3), unused: [1; 12], ..whole };
     assert_eq!((sequence(&found(rest)), found(rest).blocks()), (None, None));
-    let four = Superblock { unused: [0; 20], ..rest };
+    let four = Superblock { unused: [0; 12], ..rest };
     assert_eq!(sequence(&found(four)), Some(8));
     // The last block is looked at where nothing leads anywhere.
     let at_end = |first: Superblock| copies(BLOCKS, &[(0, first), (BLOCKS - 1, second)]);

@@ -1,6 +1,6 @@
 //! Stores the blocks of a repair, or of the way back, so that a kill or a power cut half-way is seen.
 //!
-//! Crash order N1  each whole copy of the superblock says "half repaired", durably.
+//! Crash order N1  each whole copy of the superblock says "half repaired", and by which repair, durably.
 //!             N2  all other blocks are durable.
 //!             N3  the superblocks get their new bytes, or the old ones back: the mark goes.
 
@@ -9,7 +9,7 @@ use crate::fsck::media::BLOCK_WORDS;
 use crate::ids::BlockNo;
 use heddle_pmem::{BLOCK_BYTES, Region};
 use zerocopy::IntoBytes;
-use zerocopy::little_endian::U32;
+use zerocopy::little_endian::{U32, U64};
 
 fn copies(region: &Region) -> Copies {
     Copies::read(region.len_bytes() / BLOCK_BYTES as u64, &|block| {
@@ -19,9 +19,14 @@ fn copies(region: &Region) -> Copies {
     })
 }
 
-/// Was a repair stopped half-way?
-pub fn is_half_repaired(region: &Region) -> bool {
-    copies(region).is_half_repaired()
+/// The number of a repair that was stopped half-way.
+pub fn half_repaired(region: &Region) -> Option<u64> {
+    copies(region).half_repaired()
+}
+
+/// The blocks of whole superblocks.
+pub fn whole_superblocks(region: &Region) -> impl Iterator<Item = BlockNo> {
+    copies(region).whole().map(|(block, _)| BlockNo(block))
 }
 
 /// Takes the mark away, and leaves everything else as it is.
@@ -37,10 +42,11 @@ fn put_superblock(region: &Region, block: u64, superblock: Superblock) {
     region.fence();
 }
 
-/// Stores blocks with their new words. Durable when this returns, unless the region has failed.
-pub fn store<'w>(region: &Region, blocks: impl Iterator<Item = (BlockNo, &'w [u64])> + Clone) {
+/// Stores blocks with their new words, for this repair or its way back. Durable when this returns, unless the region has failed.
+pub fn store<'w>(region: &Region, repair: u64, blocks: impl Iterator<Item = (BlockNo, &'w [u64])> + Clone) {
     let copies = copies(region);
-    let whole: Vec<(u64, Superblock)> = copies.whole().collect();
+    let by_it = |(block, sb)| (block, Superblock { repair: U64::new(repair), ..sb });
+    let whole: Vec<(u64, Superblock)> = copies.whole().map(by_it).collect();
     for (block, sb) in &whole {
         // PERSIST: N1.
         put_superblock(region, *block, Superblock { clean: U32::new(HALF_REPAIRED), ..*sb });

@@ -1,0 +1,52 @@
+//! The undo file of a half repaired image, and the way back.
+
+use crate::head_of;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// An undo file that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundUndo {
+    /// Where it is.
+    pub path: PathBuf,
+    /// It says that the repair has ended.
+    pub is_finished: bool,
+}
+
+/// The undo file of the repair of this number. It is looked for beside the image and beside the path by which the image is named, and in
+/// the working directory. One of another user does not count: anybody who reads the image knows the number, and the caller would be
+/// told to write that user's bytes.
+pub fn undo_file(image: &Path, repair: u64) -> Option<FoundUndo> {
+    let above = |path: &Path| {
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        above.unwrap_or(Path::new(".")).to_owned()
+    };
+    let real = image.canonicalize().map(|image| above(&image)).ok();
+    let places = [Some(above(image)), real, Some(PathBuf::from("."))];
+    let files = places.into_iter().flatten().filter_map(|place| Some((place.read_dir().ok()?, place)));
+    let files = files.flat_map(|(entries, place)| {
+        let counts = |entry: &std::fs::DirEntry| {
+            let owners = [0, rustix::process::geteuid().as_raw()];
+            entry.metadata().is_ok_and(|meta| meta.is_file() && owners.contains(&meta.uid()))
+        };
+        entries.filter_map(Result::ok).filter(counts).map(move |entry| place.join(entry.file_name()))
+    });
+    let is_its = |path: PathBuf| {
+        let head = head_of(&path).filter(|head| head.image.repair == repair)?;
+        Some(FoundUndo { path, is_finished: head.is_finished })
+    };
+    files.filter_map(is_its).next()
+}
+
+/// How to go back from a repair that was stopped half-way, for messages, and its undo file if that was found.
+pub fn way_back(image: &Path, repair: u64) -> (String, Option<FoundUndo>) {
+    let (undo, shown) = (undo_file(image, repair), image.display());
+    let way = match &undo {
+        Some(undo) => format!("Go back with: heddle fsck --undo {} {shown}", undo.path.display()),
+        None => format!(
+            "Its undo file is not here: IMAGE.undo-DATE, or what --undo said. With that file, go back: heddle fsck --undo FILE {shown}. \
+             To give up what only that file has: heddle fsck -y --discard-undo {shown}"
+        ),
+    };
+    (way, undo)
+}
