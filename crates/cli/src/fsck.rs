@@ -18,10 +18,10 @@ use undo_files::undo_name;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Change nothing; show each issue and its repair [default for F2FS images, with --json, and if stdin is not a terminal]
+    /// Change nothing; show issues and their repairs, 20 of a kind (with --json all) [default for F2FS images, with --json, and if stdin is not a terminal]
     #[arg(short = 'n', conflicts_with = "repair")]
     look: bool,
-    /// Show each issue, and make all possible repairs
+    /// Show issues, and make all possible repairs
     #[arg(short = 'y')]
     repair: bool,
     /// With -y: save the bytes that the repair overwrites to this file [default: IMAGE.undo-DATE]. Without -y: restore them

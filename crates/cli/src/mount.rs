@@ -107,7 +107,7 @@ Options for -o:
 Examples:
   heddle mount /dev/shm/my.img /mnt/h
   heddle mount -o ro,allow_other /dev/shm/my.img /mnt/h
-  mount -t heddle -o noatime /dev/shm/my.img /mnt/h  the same, if mount.heddle is a link to this program
+  mount -t heddle -o nosuid,nodev /dev/shm/my.img /mnt/h  by mount(8), if mount.heddle is a link to this program
   heddle mount /dev/sdb1 /mnt/phone  an F2FS image or device; with -o ro nothing is written to it
   heddle mount --variant f2fs-rl /var/tmp/flash.img /mnt/h  an F2FS image; several threads write different pages of one file at once
   heddle mount --variant f2fs-integrated --nvm /dev/pmem0 /var/tmp/flash.img /mnt/h  fsyncs go to NVM, which every mount then needs

@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Cut the power of a workload at every fence, and check every image that could result
+/// Cut the power of a workload at every fence, and check images that could be left
 ///
 /// The workload is a text file with one operation per line (docs/crash.md). It runs in memory, on a simulated image. At every fence, and
 /// whenever an operation has returned, the command forms the images that a power cut could leave. It recovers and reads each, and

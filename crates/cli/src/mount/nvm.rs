@@ -145,6 +145,7 @@ fn recover(args: &Args, options: &Options) -> Result<NvmImage> {
         } else {
             match heddle_nvmfs::adopt::adopt(&args.image) {
                 Ok(volume) => {
+                    let volume = as_asked(args, options, volume)?;
                     talk(&format!(
                         "{}: taken over from processes whose mount had died; nothing to recover",
                         args.image.display()
@@ -165,6 +166,27 @@ fn recover(args: &Args, options: &Options) -> Result<NvmImage> {
             });
         }
         std::thread::sleep(AGAIN_EVERY);
+    }
+}
+
+/// Gives a volume that was taken over back if it does not have what the options ask for: its clients keep what
+/// their first mount had.
+fn as_asked(args: &Args, options: &Options, volume: Volume) -> Result<Volume> {
+    let has = volume.durability();
+    let refused = match options.durability {
+        Some(asked) if asked != has => Err(usage(format!(
+            "-o durability={asked}: processes whose mount had died still use {} with durability={has}. End them first, or leave the \
+             option out",
+            args.image.display()
+        ))),
+        _ => options.refuse_what_is_not_for(&args.image, System::Nvm(volume.variant())),
+    };
+    match refused {
+        Ok(()) => Ok(volume),
+        Err(why) => {
+            volume.relinquish();
+            Err(why)
+        }
     }
 }
 

@@ -61,6 +61,31 @@ fn a_file_mapped_when_its_daemon_was_killed_is_served_again() {
     assert_eq!(fs::read(mounted.path("file")).unwrap()[..5], *b"again");
 }
 
+/// It took them without a word; who asked for durability=power got less.
+#[test]
+fn a_takeover_refuses_options_that_the_first_mount_did_not_have() {
+    let Some(_alone) = alone() else { return };
+    build_preload();
+    let place = Place::with_image("heddle");
+    std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null,durability=process"]));
+    let mut run = command(&["run", "--", "python3", "-c", WRITES_WHEN_TOLD]);
+    let mut client =
+        run.arg(place.path("mnt/file")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    client.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    kill_process(daemon(&place), Signal::KILL).unwrap();
+    eventually("it does not die", || fs::metadata(place.mnt()).is_err());
+    for (options, say) in [("durability=power", "durability=process"), ("discard", "no effect")] {
+        let options = format!("log=/dev/null,{options}");
+        heddle(&["mount", "-o", &options, &place.image(), &place.mnt()]).failed(2, &[say]);
+    }
+    let _mounted = Mounted::new(&place, &["-o", "log=/dev/null,durability=process"]);
+    client.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let mut said = String::new();
+    client.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    client.wait().unwrap();
+    assert_eq!(said, "5\n", "the client lives through refused takeovers");
+}
+
 /// The new daemon did not know who has the file open, and the kernel kept its size: cp(1) copied too little.
 #[test]
 fn who_looks_after_a_takeover_sees_what_earlier_clients_write() {

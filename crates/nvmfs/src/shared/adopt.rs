@@ -74,6 +74,13 @@ pub enum AdoptError {
     },
 }
 
+impl Volume {
+    /// What stores to the region survive. A volume that was taken over keeps what its first mount had.
+    pub fn durability(&self) -> Durability {
+        self.fs().core.region.durability()
+    }
+}
+
 /// Takes over the state that the clients of a dead daemon hold. Dead lanes are settled.
 ///
 /// # Errors

@@ -30,13 +30,18 @@ pub(super) fn look_behind(image: &Path, found: &mut Found) {
     };
     let survey = survey(&fs);
     found.by = BOTH;
-    found.checked = match survey.unread {
-        0 => "all that they know of".to_owned(),
-        unread => format!(
-            "all that they know of; heddle does not read files that are encrypted or compressed, nor directories that ignore case: {unread}"
-        ),
-    };
+    found.checked = checked("all that they know of", &survey);
     add(found, survey.problems);
+}
+
+/// What was looked at, and how much of it could not be read.
+fn checked(what: &str, survey: &Survey) -> String {
+    match survey.unread {
+        0 => what.to_owned(),
+        unread => format!(
+            "{what}; heddle does not read files that are encrypted or compressed, nor directories that ignore case: {unread}"
+        ),
+    }
 }
 
 fn add(found: &mut Found, problems: Vec<String>) {
@@ -63,7 +68,9 @@ pub(super) fn look_alone(opened: std::result::Result<F2fs, OpenError>) -> Result
     if fs.info().needs_fsck {
         found.issues.push(ASKS.to_owned());
     }
-    found.issues.extend(survey(&fs).problems);
+    let survey = survey(&fs);
+    found.checked = checked(WHAT, &survey);
+    found.issues.extend(survey.problems);
     Ok(found)
 }
 
