@@ -18,7 +18,7 @@ use undo_files::undo_name;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Change nothing; show issues and their repairs, 20 of a kind (with --json all) [default for F2FS images, with --json, and if stdin is not a terminal]
+    /// Change nothing; show issues (20 of a kind) and repairs [default for F2FS images, with --json, and if stdin is no terminal]
     #[arg(short = 'n', conflicts_with = "repair")]
     look: bool,
     /// Show issues, and make all possible repairs
