@@ -122,7 +122,12 @@ pub fn run(args: &Args) -> Result<()> {
                 usage("--discard-nvm is for F2FS images: only those have node logs"),
             ));
         }
-        Some(file) if !args.repair && heddle_f2fs::is_f2fs(&args.image) => f2fs::put_back(args, file),
+        // The image's superblocks may be gone, and the undo file has them.
+        Some(file)
+            if !args.repair && (heddle_f2fs::is_f2fs(&args.image) || heddle_f2fs::is_undo_file(file)) =>
+        {
+            f2fs::put_back(args, file)
+        }
         Some(file) if !args.repair => put_back(args, file),
         _ if heddle_f2fs::is_f2fs(&args.image) => f2fs::check(args),
         _ => check(args),
@@ -308,23 +313,28 @@ fn findings(verdict: &Verdict) -> String {
 
 fn summary(report: &Report) -> String {
     let image = &report.image;
+    let word = |path: &str| heddle_undo::shell_word(Path::new(path));
+    let back = |undo: &str| format!("To go back: heddle fsck --undo {} {}", word(undo), word(image));
     let found = format!("{} errors, {} warnings, {} notes", report.errors, report.warnings, report.notes);
     match (report.exit_code, &report.undo_file) {
         (CLEAN, _) => format!("{image}: clean; {} inodes, {found}", report.inodes),
-        (CORRECTED, Some(undo)) => format!(
-            "{image}: repaired; {found}; {} blocks changed. To go back: heddle fsck --undo {undo} {image}",
-            report.blocks_changed
-        ),
+        (CORRECTED, Some(undo)) => {
+            format!("{image}: repaired; {found}; {} blocks changed. {}", report.blocks_changed, back(undo))
+        }
         (_, Some(undo)) => format!(
-            "{image}: repaired in part; {found}; {} blocks changed. To go back: heddle fsck --undo {undo} {image}",
-            report.blocks_changed
+            "{image}: repaired in part; {found}; {} blocks changed. {}",
+            report.blocks_changed,
+            back(undo)
         ),
         _ => {
             let mendable = report.issues.iter().any(|i| i.repairable);
             let way =
                 if mendable { "Repair it with" } else { "No issue can be repaired; each is explained by" };
-            let command =
-                if mendable { format!("heddle fsck -y {image}") } else { "heddle explain ID".to_owned() };
+            let command = if mendable {
+                format!("heddle fsck -y {}", word(image))
+            } else {
+                "heddle explain ID".to_owned()
+            };
             format!("{image}: NOT clean; {found}; nothing was changed. {way}: {command}")
         }
     }

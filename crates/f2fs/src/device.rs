@@ -11,7 +11,7 @@ use crate::error::OpenError;
 use crate::format::{BLOCK_BYTES, Block};
 use crate::ids::BlockAddr;
 use crate::planted::{Breach, breaks};
-use heddle_signatures::{Claim, ClaimMode, claim};
+use heddle_signatures::{Claim, ClaimMode, Content, claim};
 use heddle_undo::Old;
 use heddle_vfs::{Error, Result};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
@@ -218,6 +218,14 @@ impl Device {
         opened.map_err(|source| match Errno::from_io_error(&source) {
             Some(Errno::BUSY) => in_use(&self.path),
             _ => OpenError::System { image: self.path.clone(), what: "open", source },
+        })
+    }
+
+    /// What it holds, F2FS or not.
+    pub(crate) fn content(&self) -> Content {
+        heddle_signatures::detect(self.blocks * BLOCK_BYTES as u64, &|at, into| {
+            // What cannot be read stays zero.
+            let _ = self.file.read_exact_at(into, at);
         })
     }
 

@@ -38,6 +38,19 @@ pub enum OpenError {
         /// What both superblocks lack.
         why: String,
     },
+    /// Another format was made on it later.
+    #[error(
+        "{} holds {what}, made after the F2FS image of which it has the rest: nothing is written to it. To read the F2FS image: \
+         heddle mount -o ro. If that is what counts, take the other mark away with: wipefs -o {at:#x} {}", image.display(), image.display()
+    )]
+    Foreign {
+        /// The image.
+        image: PathBuf,
+        /// The other format.
+        what: String,
+        /// Where its mark is.
+        at: u64,
+    },
     /// It is F2FS, but inconsistent.
     #[error("{} is damaged: {what}. Check it with: heddle fsck {}", image.display(), image.display())]
     Damaged {

@@ -80,6 +80,8 @@ pub use variant::Variant;
 pub use volume::info::Info;
 pub use volume::lost::{Lost, LostContent, LostForm, LostInode, LostKind};
 pub use volume::mkfs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, LABEL_UNITS_MAX, make_image, make_image_in};
-pub use volume::repair::{Earlier, ReadLock, Repair, Restored, end_repair, is_unused, needs_log, undo};
+pub use volume::repair::{
+    Earlier, ReadLock, Repair, Restored, end_repair, is_undo_file, is_unused, needs_log, undo,
+};
 pub use volume::survey::{Survey, Surveyed};
 pub use volume::{LogRegion, is_f2fs};

@@ -9,13 +9,17 @@ use crate::checksum::{SEED, checksum};
 use crate::device::Device;
 use crate::error::{OpenError, feature_names};
 use crate::format::{
-    Block, MAGIC, NAT_ENTRIES, SEGMENT_BLOCKS, SIT_ENTRIES, SUPERBLOCK_OFFSET_BYTES, Superblock, feature,
+    BLOCK_BYTES, Block, MAGIC, NAT_ENTRIES, SEGMENT_BLOCKS, SIT_ENTRIES, SUPERBLOCK_OFFSET_BYTES, Superblock,
+    feature,
 };
 use crate::ids::BlockAddr;
 use crate::planted::{Breach, breaks};
+use heddle_signatures::Content;
 use heddle_vfs::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
+/// The name of F2FS among signatures.
+const OWN: &str = "f2fs";
 /// Features that do not affect readers, or are refused file by file.
 const READ: u32 = feature::ENCRYPT
     | 0x4
@@ -108,6 +112,34 @@ pub(crate) fn uuid(device: &Device) -> Option<[u8; 16]> {
     (0..2).find_map(|copy| checked(device, copy).ok()).map(|found| found.uuid)
 }
 
+/// Before this byte of a device, F2FS has nothing but its superblocks.
+const UNUSED_BEFORE_BYTES: u64 = 1 << 20;
+
+/// Refuses a device on which another format was made after the F2FS image. mkfs.f2fs clears the blocks of the
+/// superblocks: a mark beside one is newer. If the first superblock is gone, something has overwritten it, perhaps
+/// the owner of any mark nearby.
+///
+/// # Errors
+/// [`OpenError::Foreign`].
+pub(crate) fn refuse_foreign(device: &Device) -> Result<(), OpenError> {
+    let Content::Known(found) = device.content() else { return Ok(()) };
+    let (block, offset) = (BLOCK_BYTES as u64, SUPERBLOCK_OFFSET_BYTES as u64);
+    let has_first =
+        found.iter().any(|found| found.kind == OWN && found.magics.iter().any(|(at, _)| *at == offset));
+    let is_newer = |at: u64| match has_first {
+        true => at < 2 * block && at % block < offset,
+        false => at < UNUSED_BEFORE_BYTES,
+    };
+    let mut others = found.iter().filter(|found| found.kind != OWN);
+    let newer = others.find_map(|other| Some((other, other.magics.iter().find(|(at, _)| is_newer(*at))?)));
+    match newer {
+        None => Ok(()),
+        Some((other, (at, _))) => {
+            Err(OpenError::Foreign { image: device.path().into(), what: other.to_string(), at: *at })
+        }
+    }
+}
+
 /// Returns true if a copy says that the file system has other devices, too.
 pub(crate) fn has_other_devices(device: &Device) -> bool {
     (0..2).filter_map(|copy| checked(device, copy).ok()).any(|found| found.devices[0].path[0] != 0)
@@ -115,6 +147,15 @@ pub(crate) fn has_other_devices(device: &Device) -> bool {
 
 fn checked(device: &Device, copy: u32) -> Result<Superblock, String> {
     let block = device.block(BlockAddr(copy)).map_err(|error| error.to_string())?;
+    found_in(&block)
+}
+
+/// Returns true if this block has a whole superblock.
+pub(crate) fn is_whole(block: &Block) -> bool {
+    found_in(block).is_ok()
+}
+
+fn found_in(block: &Block) -> Result<Superblock, String> {
     let bytes = &block[SUPERBLOCK_OFFSET_BYTES..];
     let (found, _) = Superblock::read_from_prefix(bytes).map_err(|error| error.to_string())?;
     check(&found)?;

@@ -205,6 +205,7 @@ impl F2fs {
     ) -> Result<(F2fs, Chain, Found), OpenError> {
         let device = Device::open(path, access)?;
         if access != Access::Read {
+            superblock::refuse_foreign(&device)?;
             repair::refuse_half_repaired(&device)?;
             repair_mark::forget_at_first_write(&device);
         }

@@ -40,13 +40,37 @@ pub fn undo_file(image: &Path, repair: u64) -> Option<FoundUndo> {
 
 /// How to go back from a repair that was stopped half-way, for messages, and its undo file if that was found.
 pub fn way_back(image: &Path, repair: u64) -> (String, Option<FoundUndo>) {
-    let (undo, shown) = (undo_file(image, repair), image.display());
+    let (undo, shown) = (undo_file(image, repair), shell_word(image));
     let way = match &undo {
-        Some(undo) => format!("Go back with: heddle fsck --undo {} {shown}", undo.path.display()),
+        Some(undo) => format!("Go back with: heddle fsck --undo {} {shown}", shell_word(&undo.path)),
         None => format!(
             "Its undo file is not here: IMAGE.undo-DATE, or what --undo said. With that file, go back: heddle fsck --undo FILE {shown}. \
              To give up what only that file has: heddle fsck -y --discard-undo {shown}"
         ),
     };
     (way, undo)
+}
+
+/// A path as a word of a command that a user may copy into a shell.
+pub fn shell_word(path: &Path) -> String {
+    let shown = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
+    if !shown.is_empty() && shown.chars().all(is_plain) {
+        return shown;
+    }
+    format!("'{}'", shown.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_with_blanks_or_quotes_is_one_word_of_a_shell() {
+        for path in ["a/b-1.img", "my disk.img", "it's $HOME `x`", "~", ""] {
+            let line = format!("printf %s {}", shell_word(Path::new(path)));
+            let said = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
+            assert_eq!(String::from_utf8(said.stdout).unwrap(), path, "{line}");
+        }
+    }
 }

@@ -1,11 +1,13 @@
 //! Reading an undo file, checked as a whole before anything of it is used.
 
+use crate::writer::Old;
 use crate::{BLOCK_BYTES, Block, ENTRY_BYTES, FAMILY, HEAD_BYTES, Image, MAGIC, UNFINISHED, place};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Positions of the number of blocks, and of the number of the repair.
 const COUNT_AT: usize = 56;
@@ -15,7 +17,7 @@ const LEFT_AT: usize = 72;
 /// An undo file that is whole.
 #[derive(Debug)]
 pub struct Undo {
-    file: File,
+    file: Arc<File>,
     /// The image.
     pub image: Image,
     /// The repair has ended.
@@ -109,12 +111,18 @@ impl Undo {
         }
         drop(from);
         let left = number(&head, LEFT_AT) as u32;
-        Ok(Undo { file, image, is_finished, left, blocks: entries })
+        Ok(Undo { file: Arc::new(file), image, is_finished, left, blocks: entries })
     }
 
     /// Returns true if nobody writes it, and as long as this is there, nobody else is told so.
     pub fn is_left(&self) -> bool {
         self.file.try_lock().is_ok()
+    }
+
+    /// The old bytes of those of its blocks that count.
+    pub fn old(&self, counts: impl Fn(u64) -> bool) -> Old {
+        let places = self.blocks.iter().zip(0..).filter(|(block, _)| counts(**block));
+        Old::of(&self.file, places.map(|(block, n)| (*block, n)).collect())
     }
 
     /// Numbers of its blocks.

@@ -4,7 +4,7 @@ use crate::{BLOCK_BYTES, Block, ENTRY_BYTES, HEAD_BYTES, Image, UNFINISHED, head
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -97,14 +97,17 @@ impl Writer {
 
     /// The image as it was, where its blocks are here.
     pub fn old(&self) -> Old {
-        Old { file: Arc::clone(&self.file), places: Arc::new(self.places.clone()) }
+        Old::of(&self.file, self.places.clone())
     }
 
     /// The repair has ended, and the image has these epochs, and its blocks that are here this checksum. Durable when this returns.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Those of the system; or somebody has taken the file away.
     pub fn finish(&mut self, epochs: [u64; 2], left: u32) -> io::Result<()> {
+        if !self.is_in_place()? {
+            return Err(io::Error::other("somebody has removed or replaced it"));
+        }
         let head = head(&Image { epochs, ..self.image }, self.count(), left);
         let behind = place(self.count());
         let sum = crc32c::crc32c_combine(crc32c::crc32c(&head), self.sum, (behind as usize) - HEAD_BYTES);
@@ -116,12 +119,19 @@ impl Writer {
         self.file.sync_all()
     }
 
-    /// Removes the file: nothing is to be restored any more.
+    /// Does its path lead to it?
+    fn is_in_place(&self) -> io::Result<bool> {
+        let number = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
+        let own = number(self.file.metadata()?);
+        Ok(self.path.symlink_metadata().is_ok_and(|meta| number(meta) == own))
+    }
+
+    /// Removes the file: nothing is to be restored any more. Another file in its place stays.
     ///
     /// # Errors
     /// Those of the system.
     pub fn remove(&self) -> io::Result<()> {
-        std::fs::remove_file(&self.path)
+        if self.is_in_place()? { std::fs::remove_file(&self.path) } else { Ok(()) }
     }
 }
 
@@ -133,6 +143,10 @@ pub struct Old {
 }
 
 impl Old {
+    pub(crate) fn of(file: &Arc<File>, places: HashMap<u64, u64>) -> Old {
+        Old { file: Arc::clone(file), places: Arc::new(places) }
+    }
+
     /// True: the bytes of this block are there.
     pub fn has(&self, block: u64) -> bool {
         self.places.contains_key(&block)

@@ -64,6 +64,7 @@ const EVERYTHING: &[&str] = &[
     "heddle-range-lock",
     "heddle-pmem",
     "heddle-signatures",
+    "heddle-undo",
     "heddle-arena",
     "heddle-nvmfs",
     "heddle-f2fs",

@@ -62,6 +62,9 @@ struct Report {
     /// Undo files of repairs that were killed before they changed anything. `-y` removes them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     needless_undo_files: Vec<PathBuf>,
+    /// The directory of files that an earlier repair has saved, which was stopped at its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    saved_earlier: Option<PathBuf>,
 }
 
 /// The checker's name, scope and findings.
@@ -84,6 +87,8 @@ struct Found {
     done: Option<Done>,
     /// Undo files that nobody needs.
     needless: Vec<PathBuf>,
+    /// Files that a repair saved which was killed at its end.
+    left: Option<PathBuf>,
 }
 
 impl Found {
@@ -100,6 +105,7 @@ impl Found {
             gave_up_undo: false,
             done: None,
             needless: Vec::new(),
+            left: None,
         }
     }
 }
@@ -107,7 +113,8 @@ impl Found {
 /// Checks the image, and repairs it if requested and possible. Returns the exit code.
 pub fn check(args: &Args) -> Result<u8> {
     let image = args.image.as_path();
-    let lock = locked(args)?;
+    let (lock, left) = locked(args)?;
+    lock.is_ours()?;
     // Read from the superblock alone: damage elsewhere does not hide that there is a node log.
     let is_logged = heddle_f2fs::needs_log(image).unwrap_or(false);
     if is_logged && args.repair && !args.discard_nvm {
@@ -122,7 +129,7 @@ pub fn check(args: &Args) -> Result<u8> {
         Err(half) if !args.discard_undo => half_repaired(&half),
         whole => examined(args, is_logged, whole.is_err(), lock)?,
     };
-    found.needless = needless;
+    (found.needless, found.left) = (needless, left);
     if let Some(why) = found.failed.take() {
         if found.issues.is_empty() {
             bail!(why);
@@ -144,13 +151,18 @@ pub fn check(args: &Args) -> Result<u8> {
     tell(args, found, code)
 }
 
-/// Keeps writers away from the image. An end of a repair that nobody has noted is noted first.
-fn locked(args: &Args) -> Result<ReadLock> {
+/// Keeps writers away from the image. An end of a repair that nobody has noted is noted first; then with the directory of the files
+/// that it has saved.
+fn locked(args: &Args) -> Result<(ReadLock, Option<PathBuf>)> {
+    let mut left = None;
     if args.repair && hindrance(&args.image).is_none() {
         // It fails with a mount that only reads, too: that would see the image change.
-        heddle_f2fs::end_repair(&args.image)?;
+        heddle_f2fs::end_repair(&args.image, &mut |id| {
+            left = lost_files::publish_killed(&args.image, id)?;
+            Ok(())
+        })?;
     }
-    Ok(ReadLock::of(&args.image)?)
+    Ok((ReadLock::of(&args.image)?, left))
 }
 
 /// Nothing is said of the rest of such an image, which may be anything.
@@ -189,6 +201,9 @@ fn examined(args: &Args, is_logged: bool, is_half: bool, lock: ReadLock) -> Resu
 pub fn put_back(args: &Args, undo: &Path) -> Result<u8> {
     // Told with the command that unmounts it.
     heddle_f2fs::is_unused(&args.image)?;
+    if let Some(why) = hindrance(&args.image) {
+        bail!("{}: nothing was restored: {why}", args.image.display());
+    }
     let Restored { blocks, repair } = heddle_f2fs::undo(&args.image, undo).map_err(|why| anyhow!(why))?;
     lost_files::forget_killed(&args.image, repair);
     put_back_told(args, undo, blocks)
@@ -210,7 +225,10 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<u8> {
         ),
         (CHECKER | BOTH, _) if args.repair => "NOT clean, and not all could be repaired".to_owned(),
         (CHECKER | BOTH, _) => {
-            format!("NOT clean; nothing was changed. Repair it with: heddle fsck -y {image}")
+            format!(
+                "NOT clean; nothing was changed. Repair it with: heddle fsck -y {}",
+                heddle_undo::shell_word(&args.image)
+            )
         }
         _ => "NOT clean; nothing was changed. Install fsck.f2fs (package f2fs-tools) to repair it".to_owned(),
     };
@@ -225,8 +243,14 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<u8> {
     } else {
         way
     };
-    let (changed, done) = found.done.as_ref().map(|done| told(done, &image)).unwrap_or_default();
-    let needless = undo_files::told(&found.needless, args.repair);
+    let (changed, done) = found.done.as_ref().map(|done| told(done, &args.image)).unwrap_or_default();
+    let mut needless = undo_files::told(&found.needless, args.repair);
+    if let Some(dir) = &found.left {
+        needless += &format!(
+            "{}: files that an earlier repair has saved, which was stopped at its end\n",
+            dir.display()
+        );
+    }
     let text = format!(
         "{needless}{shown}{more}{changed}{image}: {way}{done}. Checked by {}: {}",
         found.by, found.checked
@@ -243,6 +267,7 @@ fn report(image: String, found: Found, code: u8) -> Report {
     let done = found.done;
     let undo = done.as_ref().and_then(|done| done.undo.clone());
     let lost_files = done.as_ref().and_then(|done| done.lost_files.clone());
+    let saved_earlier = found.left;
     Report {
         output_version: 1,
         image,
@@ -265,11 +290,12 @@ fn report(image: String, found: Found, code: u8) -> Report {
         blocks_changed: undo.as_ref().map(|(_, blocks)| *blocks),
         undo_file: undo.map(|(file, _)| file),
         needless_undo_files: found.needless,
+        saved_earlier,
     }
 }
 
 /// A line for each file that was changed, and what else a repair did.
-fn told(done: &Done, image: &str) -> (String, String) {
+fn told(done: &Done, image: &Path) -> (String, String) {
     let line = |changed: &Changed| {
         format!(
             "         {}: its content was changed; what it was: {}\n",
@@ -299,7 +325,7 @@ fn told(done: &Done, image: &str) -> (String, String) {
         way += &format!("; files that kept their names, and not their content: {}", done.changed.len());
     }
     if let Some((undo, blocks)) = &done.undo {
-        let undo = undo.display();
+        let [undo, image] = [undo, image].map(heddle_undo::shell_word);
         way += &format!("; {blocks} blocks changed. To go back: heddle fsck --undo {undo} {image}");
     }
     (lines, way)

@@ -360,3 +360,71 @@ fn an_undo_file_of_a_repair_that_never_began_is_removed() {
         assert!(!is_told("-y") && file.exists());
     }
 }
+
+/// Killed when the undo file says that the repair has ended, and the saved files have not their names yet.
+#[test]
+fn files_of_a_repair_killed_at_its_end_get_their_names() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let (image, undo) = (OsString::from(place.image()), place.text("kept"));
+    let before = fs::read(&image).unwrap();
+    for goes_back in [false, true] {
+        fs::write(&image, &before).unwrap();
+        assert_eq!(fsck(&["-y", "--undo", &undo], &image).code, 1);
+        let lost = place.path("image.lost");
+        let id = u64::from_le_bytes(fs::read(&undo).unwrap()[64..72].try_into().unwrap());
+        let staging = lost.join(format!(".heddle-{id:016x}-saving"));
+        fs::rename(lost.join("lost_found"), &staging).unwrap();
+        place.edit(|image| set_mark(image, b"HEDDLERB"));
+        if goes_back {
+            assert_eq!(go_back(Path::new(&undo), &image).code, 1);
+            assert!(fs::read(&image).unwrap() == before && !lost.exists());
+            continue;
+        }
+        let said = fsck(&["-y", "--json"], &image).ok();
+        let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+        assert_eq!(report["saved_earlier"], lost.join("lost_found").to_str().unwrap());
+        assert_eq!(fs::read_dir(lost.join("lost_found")).unwrap().count(), 1);
+        assert!(!staging.exists());
+        fs::remove_dir_all(lost).unwrap();
+        fs::remove_file(&undo).unwrap();
+    }
+}
+
+/// The other engine read the undo file then.
+#[test]
+fn an_undo_file_restores_an_image_without_superblocks() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let image = OsString::from(place.image());
+    let before = kill_repair(&place, &image, ":");
+    let (half, undo) = (fs::read(&image).unwrap(), undo_files(&place.path("")).remove(0));
+    // Nothing tells that it is the image.
+    fs::write(&image, vec![0; before.len()]).unwrap();
+    go_back(&undo, &image).failed(8, &["cannot be told"]);
+    fs::write(&image, &before).unwrap();
+    let whole = place.path("whole");
+    assert_eq!(fsck(&["-y", "--undo", whole.to_str().unwrap()], &image).code, 1);
+    let repaired = fs::read(&image).unwrap();
+    for (bytes, undo) in [(&half, &undo), (&repaired, &whole)] {
+        fs::write(&image, bytes).unwrap();
+        place.edit(|image| image[..2 * BLOCK_BYTES].fill(0));
+        let said = go_back(undo, &image);
+        assert!(said.code == 1 && fs::read(&image).unwrap() == before, "{}{}", said.out, said.err);
+    }
+}
+
+/// A limit ended it in the midst, and the message did not say so.
+#[test]
+fn a_way_back_that_cannot_end_does_not_begin() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let (image, undo) = (OsString::from(place.image()), place.text("kept"));
+    assert_eq!(fsck(&["-y", "--undo", &undo], &image).code, 1);
+    let repaired = fs::read(&image).unwrap();
+    let line =
+        format!("ulimit -f 2000; exec {} fsck --undo {undo} {}", env!("CARGO_BIN_EXE_heddle"), place.image());
+    let said = Said::of(std::process::Command::new("sh").args(["-c", &line]).output().unwrap());
+    said.failed(8, &["nothing was restored", "ulimit -f"]);
+    assert!(fs::read(&image).unwrap() == repaired);
+}

@@ -190,3 +190,42 @@ fn an_image_that_heddle_cannot_read_is_not_repaired() {
     assert!(said.out.contains("cannot read it"), "{}", said.out);
     assert!(fs::read(place.image()).unwrap() == before && listed(&place) == files, "{}", said.out);
 }
+
+/// The second superblock survives a swap area and the like, and a partition table leaves both: the image was mounted, and overwritten.
+#[test]
+fn what_was_made_over_an_image_later_is_not_overwritten() {
+    let Some((_alone, place, _)) = with_file(b"x") else { return };
+    let over = |at: usize, mark: &[u8], image: &mut [u8]| {
+        image[..BLOCK_BYTES].fill(0);
+        image[at..][..mark.len()].copy_from_slice(mark);
+    };
+    let table = |image: &mut [u8]| {
+        (image[450], image[458], image[510], image[511]) = (0x83, 8, 0x55, 0xaa);
+    };
+    type Other<'a> = (&'a str, &'a dyn Fn(&mut [u8]));
+    let others: [Other<'_>; 4] = [
+        ("swap", &|image| over(4086, b"SWAPSPACE2", image)),
+        ("LUKS", &|image| over(0, b"LUKS\xba\xbe", image)),
+        ("btrfs", &|image| over(0x10040, b"_BHRfS_M", image)),
+        ("MBR", &table),
+    ];
+    let ours = fs::read(place.image()).unwrap();
+    for (name, made) in others {
+        fs::write(place.image(), &ours).unwrap();
+        place.edit(|image| made(image));
+        let before = fs::read(place.image()).unwrap();
+        heddle(&["mount", "-o", "log=/dev/null", &place.image(), &place.mnt()]).failed(1, &[name, "-o ro"]);
+        for how in ["-n", "-y"] {
+            heddle(&["fsck", how, &place.image()]).failed(8, &[name]);
+        }
+        heddle(&["mount", "-o", "ro,log=/dev/null", &place.image(), &place.mnt()]).ok();
+        heddle(&["umount", &place.mnt()]).ok();
+        assert!(fs::read(place.image()).unwrap() == before, "{name}");
+    }
+    // What is older than the image hinders nothing.
+    fs::write(place.image(), &ours).unwrap();
+    place.edit(|image| image[0x10040..][..8].copy_from_slice(b"_BHRfS_M"));
+    heddle(&["fsck", "-n", &place.image()]).ok();
+    heddle(&["mount", "-o", "log=/dev/null", &place.image(), &place.mnt()]).ok();
+    heddle(&["umount", &place.mnt()]).ok();
+}

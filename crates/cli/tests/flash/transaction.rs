@@ -529,3 +529,35 @@ fn an_image_on_several_devices_is_not_repaired() {
         "nothing is left but devices and mount point"
     );
 }
+
+/// The report named a file that was not there any more.
+#[test]
+fn a_repair_whose_undo_file_is_removed_meanwhile_is_taken_back() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let (before, undo) = (fs::read(place.image()).unwrap(), place.text("kept"));
+    let path = checker(
+        &place,
+        "case \"$*\" in *-y*) rm $T/../kept; echo mine > $T/../kept;; esac\nexec fsck.f2fs \"$@\"",
+    );
+    let mut fsck = command(&["fsck", "-y", "--undo", &undo, &place.image()]);
+    let said = Said::of(fsck.env("PATH", path).output().unwrap());
+    assert!(said.code == 4 && said.out.contains("removed or replaced"), "{}{}", said.out, said.err);
+    assert!(fs::read(place.image()).unwrap() == before);
+    assert_eq!(fs::read_to_string(&undo).unwrap(), "mine\n");
+    assert!(!place.path("image.lost").exists());
+}
+
+#[test]
+fn the_printed_way_back_is_a_command_for_any_name() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let (image, before) = (place.text("my 'disk'.img"), fs::read(place.image()).unwrap());
+    fs::rename(place.image(), &image).unwrap();
+    let said = heddle(&["fsck", "-y", &image]);
+    let (_, way) = said.out.split_once("To go back: ").unwrap_or_else(|| panic!("{}", said.out));
+    let (way, _) = way.split_once(". Checked by").unwrap();
+    let line = way.replacen("heddle", env!("CARGO_BIN_EXE_heddle"), 1);
+    let back = Said::of(Command::new("sh").args(["-c", &line]).output().unwrap());
+    assert!(back.code == 1 && fs::read(&image).unwrap() == before, "{line}: {}{}", back.out, back.err);
+}

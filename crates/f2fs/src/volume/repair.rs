@@ -18,7 +18,7 @@
 mod undo;
 
 pub(crate) use undo::refuse_half_repaired;
-pub use undo::{ReadLock, Restored, end_repair, undo};
+pub use undo::{ReadLock, Restored, end_repair, is_undo_file, undo};
 
 use crate::checkpoint::Checkpoint;
 use crate::device::{Access, Device, Identity};
@@ -112,6 +112,7 @@ impl Repair {
     /// A repair that has changed nothing yet.
     fn unmarked(device: Device, undo: &Path, earlier: Earlier) -> Result<Repair, String> {
         let told = |error: OpenError| error.to_string();
+        superblock::refuse_foreign(&device).map_err(told)?;
         let held = device.hold().map_err(told)?;
         device
             .share_lock()
@@ -319,10 +320,8 @@ impl Repair {
     /// # Errors
     /// The reason, and the way out: the undo file stays.
     pub fn go_back(self) -> Result<(), String> {
-        self.put_back().map_err(|error| {
-            let [undo, image] = [self.undo.path(), self.device.path()].map(Path::display);
-            format!("{error}. The image is half repaired; to go back: heddle fsck --undo {undo} {image}")
-        })?;
+        let (undo, image) = (self.undo.path(), self.device.path());
+        self.put_back().map_err(|error| undo::half_way(&error, undo, image))?;
         // Its blocks are those of the image: restoring them changes nothing.
         let _ = self.undo.remove();
         Ok(())
@@ -343,8 +342,8 @@ impl Repair {
         done.map(drop).map_err(|error| error.to_string())
     }
 
-    /// The repair is done. Returns how many blocks the undo file has; none: nothing was changed, and there is no such file. Durable when
-    /// this returns.
+    /// The repair is done, but for [`Repair::note_end`]. Returns how many blocks the undo file has; none: nothing was changed, and there is
+    /// no such file. Durable when this returns.
     ///
     /// # Errors
     /// Why it cannot end so: go back.
@@ -361,9 +360,22 @@ impl Repair {
         let left = undo::sum(&self.device, self.undo.old().blocks().collect());
         let left = left.map_err(|error| error.to_string())?;
         self.undo.finish([before, after], left).map_err(|error| self.unkept(&error))?;
-        // PERSIST: X3. From here on the undo file is not needed for a whole image.
-        let done = repair_mark::write(&self.device, Some(self.mark_of(RepairState::Done)));
-        done.map_err(|error| error.to_string())?;
         Ok(self.undo.count())
     }
+
+    /// The image says that its repair has ended. Durable when this returns.
+    ///
+    /// # Errors
+    /// The reason: go back.
+    pub fn note_end(&mut self) -> Result<(), String> {
+        if !self.is_changed {
+            return Ok(());
+        }
+        // PERSIST: X3. From here on the undo file is not needed for a whole image.
+        let done = repair_mark::write(&self.device, Some(self.mark_of(RepairState::Done)));
+        done.map_err(|error| error.to_string())
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,7 @@
 use super::super::undo_files::beside;
 use super::save::{Changed, LOST_FOUND, Saver};
 use heddle_f2fs::{Lost, RepairId};
+use rustix::fs::{CWD, RenameFlags};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
@@ -82,7 +83,7 @@ impl LostFiles {
 
     /// The working directory of the checker.
     pub(super) fn dir(&self) -> PathBuf {
-        (0..CLIMBS_MAX).fold(self.dir.join(of_checker(self.id)), |dir, _| dir.join("d"))
+        inside(&self.dir, self.id)
     }
 
     /// Heddle cannot read the image: fsck.f2fs is to save the files.
@@ -126,25 +127,63 @@ impl LostFiles {
         remove_work(&self.dir, self.id);
     }
 
-    /// The directory that holds files now.
-    pub(super) fn left(&self) -> Option<PathBuf> {
-        let found = self.dir.join(LOST_FOUND);
-        let _ = fs::remove_dir(self.dir().join(LOST_FOUND));
-        let to = if found.exists() { self.dir.join(OF_CHECKER) } else { found.clone() };
-        // It fails if the checker saved no file.
-        let _ = fs::rename(self.dir().join(LOST_FOUND), &to);
-        self.take_empty_away();
-        let is_one = found.is_dir() && !self.dir.join(OF_CHECKER).exists();
-        self.dir.exists().then(|| if is_one { found } else { self.dir.clone() })
+    /// Gives all files their names, at the end of the repair. Returns the directory that holds files now.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub(super) fn publish(&self) -> Result<Option<PathBuf>, String> {
+        self.saver.publish()?;
+        Ok(publish_of_checker(&self.dir, self.id))
     }
 
     /// Removes empty directories, from the inside.
     fn take_empty_away(&self) {
-        let inside = self.dir();
-        let levels = inside.ancestors().take_while(|dir| *dir != self.dir);
-        // Each removal fails if the directory holds something.
-        levels.chain([self.dir.as_path()]).for_each(|dir| _ = fs::remove_dir(dir));
+        take_empty_away(&self.dir, self.id);
     }
+}
+
+/// Where the checker runs, below the directory of a repair.
+fn inside(dir: &Path, id: RepairId) -> PathBuf {
+    (0..CLIMBS_MAX).fold(dir.join(of_checker(id)), |dir, _| dir.join("d"))
+}
+
+fn take_empty_away(dir: &Path, id: RepairId) {
+    let inside = inside(dir, id);
+    let levels = inside.ancestors().take_while(|level| *level != dir);
+    // Each removal fails if the directory holds something.
+    levels.chain([dir]).for_each(|dir| _ = fs::remove_dir(dir));
+}
+
+/// Gives the files that the checker saved their place. Returns the directory that holds files now.
+fn publish_of_checker(dir: &Path, id: RepairId) -> Option<PathBuf> {
+    let (found, by_checker) = (dir.join(LOST_FOUND), inside(dir, id).join(LOST_FOUND));
+    let _ = fs::remove_dir(&by_checker);
+    let to = if found.exists() { dir.join(OF_CHECKER) } else { found.clone() };
+    // It fails if the checker saved no file.
+    let _ = fs::rename(by_checker, &to);
+    take_empty_away(dir, id);
+    let is_one = found.is_dir() && !dir.join(OF_CHECKER).exists();
+    dir.exists().then(|| if is_one { found } else { dir.to_owned() })
+}
+
+/// Gives the files of a repair their names that was killed when it had ended, and not given them. Returns their directory.
+pub(super) fn publish_killed(image: &Path, id: RepairId) -> io::Result<Option<PathBuf>> {
+    for dir in places(image).take_while(|dir| dir.exists()) {
+        let [saved, by_checker] = [staging(id), of_checker(id)].map(|work| dir.join(work));
+        if saved.exists() {
+            let (from, to) = (&saved, dir.join(LOST_FOUND));
+            rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?;
+        } else if !by_checker.exists() {
+            continue;
+        }
+        let left = publish_of_checker(&dir, id);
+        if let Some(left) = &left {
+            fs::File::open(left)?.sync_all()?;
+            fs::File::open(&dir)?.sync_all()?;
+        }
+        return Ok(left);
+    }
+    Ok(None)
 }
 
 impl Drop for LostFiles {
@@ -185,13 +224,13 @@ mod tests {
         fs::write(&image, "").unwrap();
         let lost = LostFiles::of(&image, ID).unwrap();
         fs::create_dir(lost.dir().join(LOST_FOUND)).unwrap();
-        assert_eq!(lost.left(), None);
+        assert_eq!(lost.publish(), Ok(None));
         drop(LostFiles::of(&image, ID).unwrap());
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "the image alone");
         let lost = LostFiles::of(&image, ID).unwrap();
         fs::create_dir(lost.dir().join(LOST_FOUND)).unwrap();
         fs::write(lost.dir().join(LOST_FOUND).join("n"), "x").unwrap();
-        let left = lost.left().unwrap();
+        let left = lost.publish().unwrap().unwrap();
         drop(lost);
         assert!(left.ends_with("a.img.lost/lost_found") && left.join("n").is_file());
         assert_eq!(fs::read_dir(left.parent().unwrap()).unwrap().count(), 1, "what was lost alone");
@@ -215,6 +254,6 @@ mod tests {
             assert!(at.canonicalize().unwrap().starts_with(lost.dir.canonicalize().unwrap()));
         }
         assert_eq!(fs::read_to_string(place.path().join("victim")).unwrap(), "precious");
-        assert!(lost.left().unwrap().join("victim").is_file());
+        assert!(lost.publish().unwrap().unwrap().join("victim").is_file());
     }
 }

@@ -94,7 +94,7 @@ impl Saver {
         std::mem::take(&mut self.damage)
     }
 
-    /// Saves all of it; durable when this returns.
+    /// Saves all of it, under a name that says so (`publish`); durable when this returns.
     ///
     /// # Errors
     /// Why not all can be saved; then nothing is.
@@ -187,32 +187,21 @@ impl Saver {
         }
         // S1. Errors of delayed writes come here too.
         rustix::fs::syncfs(&top).map_err(|errno| failed(errno.into()))?;
-        self.publish(&top).and_then(|()| Ok(rustix::fs::fsync(&self.root)?)).map_err(failed)?;
         Ok(Written { damage: writing.damage, places: writing.places })
     }
 
-    /// Moves them to `lost_found`, beside those of earlier repairs.
-    fn publish(&self, top: &OwnedFd) -> io::Result<()> {
-        let whole = rustix::fs::renameat_with(
-            &self.root,
-            &self.staging,
-            &self.root,
-            LOST_FOUND,
-            RenameFlags::NOREPLACE,
-        );
-        if whole != Err(Errno::EXIST) {
-            return Ok(whole?);
+    /// Gives what was saved its name; durable when this returns.
+    ///
+    /// # Errors
+    /// Why it has another name still.
+    pub(super) fn publish(&self) -> Result<(), String> {
+        if self.saved + self.changed.len() == 0 {
+            return Ok(());
         }
-        let found = rustix::fs::openat(&self.root, LOST_FOUND, NEW_DIR, Mode::empty())?;
-        for entry in rustix::fs::Dir::read_from(top)? {
-            let entry = entry?;
-            if ![&b"."[..], b".."].contains(&entry.file_name().to_bytes()) {
-                let name = entry.file_name();
-                rustix::fs::renameat_with(top, name, &found, name, RenameFlags::NOREPLACE)?;
-            }
-        }
-        rustix::fs::fsync(&found)?;
-        Ok(rustix::fs::unlinkat(&self.root, &self.staging, AtFlags::REMOVEDIR)?)
+        let (root, staging) = (&self.root, &self.staging);
+        let moved = rustix::fs::renameat_with(root, staging, root, LOST_FOUND, RenameFlags::NOREPLACE);
+        let published = moved.and_then(|()| rustix::fs::fsync(root));
+        published.map_err(|errno| cannot("save lost files in", &self.dir, errno.into()))
     }
 
     /// Where space is needed: the directory itself may be gone when that is read.

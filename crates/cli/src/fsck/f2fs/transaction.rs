@@ -3,7 +3,8 @@
 //! Order       T1  the image is locked, an undo file is made, and the image marked (`heddle_f2fs::Repair`).
 //!             T2  fsck.f2fs repairs, traced, as often as that leaves other findings than before.
 //!             T3  the image as it was is compared with the image as it is. What is gone, or another content, is saved in `IMAGE.lost`.
-//!             T4  undo file and image say that the repair has ended. The undo file stays.
+//!             T4  the undo file says that the repair has ended, the saved files get their names, and the image says so, too. The undo
+//!                 file stays.
 //! Deaths      heddle is killed in T2 or T3: fsck.f2fs is killed too. The undo file stays, and the image says that its repair has not
 //!             ended: nobody writes it, and the next `fsck` tells how to go back. Between, the image may be half repaired.
 //!             fsck.f2fs is killed, or crashes: heddle goes back.
@@ -126,9 +127,10 @@ fn steps(
             repair.note_checked()?;
         }
     }
-    // Killed behind the end of the repair, nobody would bring the files to their place.
-    let lost_files = lost.left();
     let blocks = repair.finish()?;
+    // Killed from here on, the next `fsck -y` gives them their names.
+    let lost_files = lost.publish()?;
+    repair.note_end()?;
     let undo = (blocks > 0).then(|| (repair.undo_file().to_owned(), blocks));
     let (saved, changed, damage) = (lost.count(), lost.take_changed(), lost.take_damage());
     Ok(Done { is_clean, undo, lost_files, saved, changed, damage, signals })

@@ -30,6 +30,14 @@ impl ReadLock {
         Device::open(image, Access::Read).map(ReadLock)
     }
 
+    /// Checks that no other format was made on it later.
+    ///
+    /// # Errors
+    /// [`OpenError::Foreign`].
+    pub fn is_ours(&self) -> Result<(), OpenError> {
+        superblock::refuse_foreign(&self.0)
+    }
+
     /// Checks that no repair of it was stopped half-way.
     ///
     /// # Errors
@@ -58,7 +66,11 @@ impl ReadLock {
 /// Returns true if the repair of an undo file was stopped before it changed anything, or has been undone after no change but its mark.
 fn changed_nothing(undo: &Undo, device: &Device) -> bool {
     let is_marked = repair_mark::read(device).is_some_and(|mark| mark.id.0 == undo.image.repair);
-    !undo.is_finished && !is_marked && undo.blocks().iter().all(|block| SUPERBLOCKS.contains(block))
+    let is_readable = superblock::uuid(device).is_some();
+    !undo.is_finished
+        && is_readable
+        && !is_marked
+        && undo.blocks().iter().all(|block| SUPERBLOCKS.contains(block))
 }
 
 /// Refuses an image of which a repair was stopped half-way, with the way out.
@@ -68,19 +80,24 @@ pub(crate) fn refuse_half_repaired(device: &Device) -> Result<(), OpenError> {
     let way = match undo {
         Some(undo) if undo.is_finished && mark.state != RepairState::GoingBack => format!(
             "It had ended but for a note of that, which this makes: heddle fsck -y {}",
-            device.path().display()
+            heddle_undo::shell_word(device.path())
         ),
         _ => way,
     };
     Err(OpenError::HalfRepaired { image: device.path().into(), way })
 }
 
-/// Notes the end of a repair that was killed between the end of its undo file and that note. Returns false if there is none.
+/// Notes the end of a repair that was killed between the end of its undo file and that note, after `before`.
+/// Returns false if there is none.
 ///
 /// # Errors
 /// See [`OpenError`]. The image must not be in use.
-pub fn end_repair(image: &Path) -> Result<bool, OpenError> {
+pub fn end_repair(
+    image: &Path,
+    before: &mut dyn FnMut(RepairId) -> io::Result<()>,
+) -> Result<bool, OpenError> {
     let device = Device::open(image, Access::Write)?;
+    superblock::refuse_foreign(&device)?;
     let Some(RepairMark { id, state: RepairState::UnderWay }) = repair_mark::read(&device) else {
         return Ok(false);
     };
@@ -88,6 +105,11 @@ pub fn end_repair(image: &Path) -> Result<bool, OpenError> {
     if undo.is_none_or(|undo| Undo::open(&undo.path).is_err()) {
         return Ok(false);
     }
+    before(id).map_err(|source| OpenError::System {
+        image: image.into(),
+        what: "end the repair of",
+        source,
+    })?;
     let written = repair_mark::write(&device, Some(RepairMark { id, state: RepairState::Done }));
     let failed = |error: Error| OpenError::System {
         image: image.into(),
@@ -110,7 +132,9 @@ pub struct Restored {
 /// # Errors
 /// The reason: the file is damaged, or of another image, or the image was mounted since; the image is in use, or cannot be written.
 pub fn undo(image: &Path, file: &Path) -> Result<Restored, String> {
-    let device = Device::open(image, Access::Write).map_err(|error| error.to_string())?;
+    let opened = Device::open(image, Access::Write)
+        .and_then(|device| superblock::refuse_foreign(&device).map(|()| device));
+    let device = opened.map_err(|error| error.to_string())?;
     let wrong = |why: String| format!("cannot use the undo file {}: {why}", file.display());
     let undo = Undo::open(file).map_err(wrong)?;
     is_of(&undo, &device).map_err(wrong)?;
@@ -131,7 +155,8 @@ pub fn undo(image: &Path, file: &Path) -> Result<Restored, String> {
         return Ok(Restored { blocks: 0, repair });
     }
     is_last(&undo, &device).map_err(wrong)?;
-    let blocks = restore(&device, repair, undo.blocks().to_vec(), read).map_err(|error| error.to_string())?;
+    let done = restore(&device, repair, undo.blocks().to_vec(), read);
+    let blocks = done.map_err(|error| half_way(&error.to_string(), file, image))?;
     Ok(Restored { blocks, repair })
 }
 
@@ -210,14 +235,43 @@ fn is_of(undo: &Undo, device: &Device) -> Result<(), String> {
     Ok(())
 }
 
+/// The version of the checkpoint, found where the superblocks of the undo file say; 0: it cannot be read.
+fn version_by_old_superblocks(undo: &Undo, device: &Device) -> u64 {
+    let old = undo.old(|block| SUPERBLOCKS.contains(&block));
+    device.view(Some(old)).map_or(0, |view| signs(&view).1)
+}
+
+/// Returns true if this is the undo file of an F2FS image: it has a superblock.
+pub fn is_undo_file(file: &Path) -> bool {
+    let Ok(undo) = Undo::open(file) else { return false };
+    let old = undo.old(|block| SUPERBLOCKS.contains(&block));
+    let mut bytes = [0; BLOCK_BYTES];
+    let mut is_superblock =
+        |block| old.read(block, &mut bytes).is_ok_and(|found| found) && superblock::is_whole(&bytes);
+    SUPERBLOCKS.into_iter().any(&mut is_superblock)
+}
+
+/// The error of a way back that has ended half-way.
+pub(super) fn half_way(error: &str, undo: &Path, image: &Path) -> String {
+    let [undo, image] = [undo, image].map(heddle_undo::shell_word);
+    format!("{error}. The image is half repaired; to go back: heddle fsck --undo {undo} {image}")
+}
+
 /// Checks that nothing has changed the image since its repair (U2).
 fn is_last(undo: &Undo, device: &Device) -> Result<(), String> {
-    let (uuid, version) = signs(device);
     let of = undo.image;
     let mark = repair_mark::read(device);
-    // Without a mark no superblock can be read.
-    let is_its = mark.map_or(uuid == [0; 16], |mark| mark.id.0 == of.repair);
-    let is_half = mark.is_some_and(RepairMark::is_half);
+    let is_readable = superblock::uuid(device).is_some();
+    let version = if is_readable { signs(device).1 } else { version_by_old_superblocks(undo, device) };
+    // An image whose superblocks are gone has no mark: the file itself says whether its repair has ended.
+    let is_its = mark.map_or(!is_readable, |mark| mark.id.0 == of.repair);
+    let is_half = if is_readable { mark.is_some_and(RepairMark::is_half) } else { !undo.is_finished };
+    if !is_readable && is_half && version == 0 && of.epochs[0] != 0 {
+        return Err(
+            "it cannot be told whether it belongs to this image, which has neither superblock nor checkpoint"
+                .into(),
+        );
+    }
     if is_half && !is_its {
         return Err(
             "another repair of the image was stopped half-way: its undo file is to be used first".into()
@@ -226,7 +280,7 @@ fn is_last(undo: &Undo, device: &Device) -> Result<(), String> {
     // Before the repair, after it, or in the midst of it; zero: the checkpoint could not be read.
     let is_since = version != 0 && !of.epochs.contains(&version) && (undo.is_finished || of.epochs[0] != 0);
     let is_as_left = || sum(device, undo.blocks().to_vec()).is_ok_and(|sum| sum == undo.left);
-    let shown = device.path().display();
+    let shown = heddle_undo::shell_word(device.path());
     match (is_its && !is_since, is_half) {
         (true, true) => Ok(()),
         (true, false) if is_as_left() => Ok(()),
