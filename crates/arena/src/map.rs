@@ -87,9 +87,10 @@ impl Mapping {
         let at = ReservedRange::new(len_bytes)?;
         // SAFETY: replaces a part of the reservation just made, which no other thread knows.
         let base = unsafe {
-            rustix::mm::mmap(at.aligned(), len_bytes, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0)?
+            rustix::mm::mmap(at.aligned(), len_bytes, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0)
         };
-        at.keep(len_bytes);
+        at.release_unused(len_bytes);
+        let base = base?;
         // A core dump of one of many processes must not contain the memory of all: most of it was never
         // touched, and the dump would write it out. SAFETY: the mapping just made. Advice only.
         let _ = unsafe { rustix::mm::madvise(base, len_bytes, Advice::LinuxDontDump) };

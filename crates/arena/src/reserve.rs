@@ -1,7 +1,6 @@
 //! Reserved addresses, for mapping a file at an aligned address.
 
 use std::ffi::c_void;
-use std::mem::forget;
 use std::ptr::null_mut;
 
 use rustix::io::{Errno, Result};
@@ -36,8 +35,9 @@ impl ReservedRange {
         self.base.addr().next_multiple_of(HUGE_PAGE_BYTES) - self.base.addr()
     }
 
-    /// Keeps `len_bytes` from the aligned address, and unmaps the rest.
-    pub(crate) fn keep(self, len_bytes: usize) {
+    /// Unmaps all but `len_bytes` at the aligned address. These are the caller's, also if its mapping there
+    /// failed: the kernel may have released that part, and another thread may have mapped it since.
+    pub(crate) fn release_unused(self, len_bytes: usize) {
         let used = self.skipped() + len_bytes.next_multiple_of(page_size());
         for (from, to) in [(0, self.skipped()), (used, self.len_bytes)] {
             if from < to {
@@ -46,13 +46,5 @@ impl ReservedRange {
                 let _ = unsafe { munmap(self.base.wrapping_byte_add(from), to - from) };
             }
         }
-        forget(self);
-    }
-}
-
-impl Drop for ReservedRange {
-    fn drop(&mut self) {
-        // SAFETY: nothing was mapped over the reservation, or its mapping failed; no other thread knows it.
-        let _ = unsafe { munmap(self.base, self.len_bytes) };
     }
 }

@@ -154,7 +154,7 @@ impl Device {
             Err(Errno::WOULDBLOCK) => return Err(in_use(path)),
             done => done.map_err(|errno| fail("lock")(errno.into()))?,
         }
-        let claimed = match breaks(Breach::OtherNamesUnasked) {
+        let claimed = match breaks(Breach::OtherPathsUnchecked) {
             true => Ok(Claim::default()),
             false => claim(&file, if writes { ClaimMode::Write } else { ClaimMode::Read }),
         };

@@ -37,13 +37,13 @@ impl F2fs {
     }
 
     pub(crate) fn check(&self, inode: &Inode, cred: &Cred, want: Permission) -> Result<()> {
-        if breaks(Breach::ModesUnasked) {
+        if breaks(Breach::ModesUnchecked) {
             return Ok(());
         }
         let attr = inode.attr();
         // The access list is read only if it could change the result.
         let list = !cred.is_root() && cred.uid != attr.uid && attr.perm & 0o070 != 0;
-        let list = list && !breaks(Breach::ListsUnasked);
+        let list = list && !breaks(Breach::AclsUnchecked);
         let acl = if list { self.media.xattrs(inode)?.acl(XattrName::ACL_ACCESS) } else { None };
         cred.check_acl(attr.kind, attr.perm, (attr.uid, attr.gid), acl.as_ref(), want)
     }
@@ -306,7 +306,7 @@ impl FileSystem for F2fs {
 
     /// Nothing is reserved: storing such a page would need a block of a free segment in any case.
     fn expect_stores(&self, handle: &Handle, offset: u64, len_bytes: u64) -> Result<()> {
-        if breaks(Breach::StoresUnasked) {
+        if breaks(Breach::MappedStoreUnchecked) {
             return Ok(());
         }
         self.ask(handle.ino, |inode| {
@@ -351,7 +351,7 @@ impl FileSystem for F2fs {
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
-        let how = if breaks(Breach::HowForgotten) { SetXattr::Any } else { how };
+        let how = if breaks(Breach::XattrFlagsIgnored) { SetXattr::Any } else { how };
         if breaks(Breach::AttributesBlink) {
             let _ = self.removexattr(cred, ino, name);
         }

@@ -43,15 +43,15 @@ heddle_vfs::breaches! {
     /// One write in 64 that goes beyond EOF does not change the size.
     SizeStays,
     /// Permission bits are not checked.
-    ModesUnasked,
+    ModesUnchecked,
     /// A write takes the time of a clock that is up to 63 milliseconds late, each time by another amount.
     TimesGoBack,
     /// A write after a stat carries the coarse clock's time.
     StatForgotten,
-    /// An attribute is made where it should only be replaced, and the other way round.
-    HowForgotten,
+    /// `XATTR_CREATE` and `XATTR_REPLACE` are ignored.
+    XattrFlagsIgnored,
     /// Access lists are not checked.
-    ListsUnasked,
+    AclsUnchecked,
     /// `RENAME_NOREPLACE` replaces the target.
     NoReplaceReplaces,
     /// The blocks of a removed file are never freed.
@@ -61,10 +61,10 @@ heddle_vfs::breaches! {
     /// One in 64 freed blocks stays live.
     BlocksLost,
     /// The magic of a superblock is not checked.
-    MagicUnasked,
+    MagicUnchecked,
     /// A node log of another image is accepted.
     AnyLogTaken,
-    /// If a node's old block is free already, no change to the image is possible any more.
+    /// Freeing a node's old block that is free already is an error, which ends all changes.
     DamageEndsAll,
     /// An attribute is removed before it is replaced.
     AttributesBlink,
@@ -76,8 +76,8 @@ heddle_vfs::breaches! {
     ShiftInTwo,
     /// Of the times in the checkpoint and in a later fsync, the larger counts.
     LatestTimeWins,
-    /// A store to a hole is permitted without space.
-    StoresUnasked,
-    /// Other names of an image are not checked for uses.
-    OtherNamesUnasked,
+    /// A store through a mapping is permitted without a check, also without space.
+    MappedStoreUnchecked,
+    /// Other paths of an image, such as a loop device, are not checked for uses.
+    OtherPathsUnchecked,
 }

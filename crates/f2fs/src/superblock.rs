@@ -233,7 +233,7 @@ fn rewrite_unprepared(
 /// Checks that it is a valid superblock.
 fn check(found: &Superblock) -> Result<(), String> {
     let magic = found.magic.get();
-    if magic != MAGIC && !breaks(Breach::MagicUnasked) {
+    if magic != MAGIC && !breaks(Breach::MagicUnchecked) {
         return Err(format!("its first word is {magic:#x}, not {MAGIC:#x}"));
     }
     if found.feature.get() & feature::SUPERBLOCK_CHECKSUM != 0 {

@@ -510,7 +510,7 @@ impl FileSystem for NvmFs {
     }
 
     fn expect_stores(&self, handle: &Handle, offset: u64, len_bytes: u64) -> Result<()> {
-        if breaks(Breach::StoresUnasked) {
+        if breaks(Breach::MappedStoreUnchecked) {
             return Ok(());
         }
         let inode = self.changeable(handle)?;

@@ -179,7 +179,7 @@ heddle_vfs::breaches! {
     /// An inode is freed with its last name, even if it is open.
     EndsWhileOpen,
     /// Permission bits are not checked.
-    ModesUnasked,
+    ModesUnchecked,
     /// The slower of two writers stores its older time.
     TimesGoBack,
     /// A write after a stat carries the coarse clock's time.
@@ -211,7 +211,7 @@ heddle_vfs::breaches! {
     /// `RENAME_NOREPLACE` replaces the target.
     NoReplaceReplaces,
     /// A store to a hole is permitted without space.
-    StoresUnasked,
+    MappedStoreUnchecked,
     /// A range to be zeroed is punched instead.
     ZeroPunches,
     /// A removal requires a block that new data may take.

@@ -191,7 +191,7 @@ pub fn check(core: &Core, inode: InodeRef<'_>, cred: &Cred, want: Permission) ->
 #[inline(always)]
 pub fn check_mode(core: &Core, inode: InodeRef<'_>, mode: Mode, cred: &Cred, want: Permission) -> Result<()> {
     let Some((kind, perm)) = mode.kind_perm() else { return Err(Error::Stale) };
-    if breaks(Breach::ModesUnasked) {
+    if breaks(Breach::ModesUnchecked) {
         return Ok(());
     }
     let (uid, gid) = inode.volatile.owner();

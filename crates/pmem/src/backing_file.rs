@@ -73,7 +73,7 @@ pub(crate) fn whole_blocks(path: &Path, len_bytes: u64) -> Result<u64> {
 pub(crate) fn lock(file: &OwnedFd, path: &Path, how: FlockOperation) -> Result<(Stat, Claim)> {
     let stat = fstat(file).map_err(system("examine", path))?;
     #[cfg(feature = "planted")]
-    if crate::planted::breaks(crate::planted::LOCK_UNASKED) {
+    if crate::planted::breaks(crate::planted::LOCK_UNCHECKED) {
         return Ok((stat, Claim::default()));
     }
     let free = || match how {

@@ -20,18 +20,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// pages stay in the cache.
 pub const HUGE_FROM_BYTES: u64 = 128 << 20;
 
-/// Requests them for a new file in memory, with as many threads as there are processors. That clears the
-/// file's pages.
+/// Allocates the pages of a new file in memory, as huge pages where the kernel allows, with as many threads as
+/// there are processors. All pages are zeroed.
 pub(crate) fn ask_for(file: BorrowedFd<'_>, len_bytes: u64, progress: Progress<'_>) {
     if len_bytes < HUGE_FROM_BYTES {
         return;
     }
     let Ok(mapping) = Mapping::of_memory(file, len_bytes, false) else { return };
     let write = Advice::LinuxPopulateWrite;
-    let none_left = AtomicBool::new(false);
+    let no_contiguous_memory = AtomicBool::new(false);
     let step = |at: u64, bytes: u64| {
         // ORDERING: Relaxed, a thread that misses it makes one unnecessary request.
-        if !none_left.load(Relaxed) {
+        if !no_contiguous_memory.load(Relaxed) {
             // The kernel makes a large page only where there is a small one.
             (at..at + bytes)
                 .step_by(HUGE_PAGE_BYTES as usize)
@@ -41,10 +41,10 @@ pub(crate) fn ask_for(file: BorrowedFd<'_>, len_bytes: u64, progress: Progress<'
                 // A page was in use for a moment.
                 Err(Errno::AGAIN | Errno::BUSY) => {}
                 // Each search for contiguous free memory takes the kernel long.
-                Err(_) => none_left.store(true, Relaxed), // ORDERING: Relaxed, as above.
+                Err(_) => no_contiguous_memory.store(true, Relaxed), // ORDERING: Relaxed, as above.
             }
         }
-        // This clears small pages too.
+        // Allocates the rest in small pages.
         mapping.populate(at, bytes, write)
     };
     // I2: missing space is found later.

@@ -18,7 +18,7 @@ const PLAIN_FOR_POWER: &str = "PlainForPower";
 /// A device is classified by the file system of its node.
 pub(crate) const NODES_BELIEVED: &str = "NodesBelieved";
 /// No check whether an image is in use.
-pub(crate) const LOCK_UNASKED: &str = "LockUnasked";
+pub(crate) const LOCK_UNCHECKED: &str = "LockUnchecked";
 
 static BROKEN: LazyLock<Option<String>> = LazyLock::new(|| {
     let wanted = std::env::var("HEDDLE_BREACH").ok()?;

@@ -119,7 +119,7 @@ macro_rules! breaches {
 
 crate::breaches! {
     /// An attribute is made where it was to be replaced only, and the other way round.
-    HowForgotten,
+    XattrFlagsIgnored,
     /// A copy into a file stops a byte short.
     CopiesShort,
 }

@@ -257,7 +257,7 @@ impl Xattrs {
             Namespace::AclDefault => return self.set_default(subject, list).map(|()| None),
             _ => {}
         }
-        let how = if breaks(Breach::HowForgotten) { SetXattr::Any } else { how };
+        let how = if breaks(Breach::XattrFlagsIgnored) { SetXattr::Any } else { how };
         match (how, self.0.contains_key(name.bytes())) {
             (SetXattr::Create | SetXattr::Never, true) => return Err(Error::Exists),
             (SetXattr::Replace | SetXattr::Never, false) => return Err(Error::NoAttribute),

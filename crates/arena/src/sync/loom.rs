@@ -3,9 +3,8 @@
 //!
 //! Loom 0.7 checks a store for races only with the last access of its word. A load by the same thread before
 //! it, as in every compare-and-swap loop, hides earlier loads of other threads, and with them whole
-//! schedules. So each word has a mark beside it, to which every access, loads too, stores first: of two
-//! accesses of one word by two threads both orders are tried. The store is relaxed and never read: it orders
-//! nothing.
+//! schedules. So each word has a mark beside it. Every access, also a load, first stores to the mark, so both
+//! orders of any two accesses of a word are tried. The store is relaxed and never read: it orders nothing.
 
 /// `HEDDLE_LOOM_MARKS=0` switches the marks off: fewer schedules, for models that would take too long in a
 /// quick run.
@@ -14,7 +13,7 @@ fn marks() -> bool {
     *MARKS.get_or_init(|| std::env::var_os("HEDDLE_LOOM_MARKS").is_none_or(|value| value != "0"))
 }
 
-/// Atomics as std's, with loom's orderings.
+/// Loom's atomics behind std's interface, with planted faults and marks.
 pub mod atomic {
     use super::super::plant;
     pub use std::sync::atomic::Ordering;
@@ -72,7 +71,7 @@ pub mod atomic {
                     }
                 }
 
-                /// Stores `value` if the word is `current`.
+                /// Stores `new` if the word is `current`.
                 #[track_caller]
                 pub fn compare_exchange(
                     &self,

@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering;
 /// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// `relaxed`: the access orders nothing.
+    /// `relaxed`: under loom, the access orders nothing.
     Relaxed,
-    /// `skip`: the store or fence does not happen.
+    /// `skip`: the store or fence does not happen. A compare-and-exchange is not affected.
     Skip,
-    /// `keep=N`: only the bits of N of the stored or loaded value arrive.
+    /// `keep=MASK`: the stored or loaded value is ANDed with MASK. A compare-and-exchange is not affected.
     Keep(u64),
 }
 
@@ -40,8 +40,8 @@ fn planted() -> &'static Option<Planted> {
         let fault = match (fault, fault.strip_prefix("keep=")) {
             ("relaxed", _) => Fault::Relaxed,
             ("skip", _) => Fault::Skip,
-            (_, Some(bits)) => Fault::Keep(bits.parse().expect("a number of bits to keep")),
-            _ => panic!("{VARIABLE}={text}: relaxed, skip or keep=N"),
+            (_, Some(bits)) => Fault::Keep(bits.parse().expect("a mask of bits to keep")),
+            _ => panic!("{VARIABLE}={text}: the fault must be relaxed, skip or keep=MASK"),
         };
         Some(Planted { file: file.into(), line: line.parse().expect("a line"), fault })
     })
@@ -91,7 +91,7 @@ pub struct Plant {
     pub file: &'static str,
     /// Text of the file.
     pub source: &'static str,
-    /// The access is the first `access` behind this text.
+    /// The access is the first `access` after this text.
     pub behind: &'static str,
     /// Text of the access.
     pub access: &'static str,
@@ -107,7 +107,7 @@ impl Plant {
     pub fn line(&self) -> usize {
         let Plant { file, source, behind, access, .. } = self;
         let from = source.find(behind).unwrap_or_else(|| panic!("{file}: no {behind}"));
-        let at = source[from..].find(access).unwrap_or_else(|| panic!("{file}: no {access} behind {behind}"));
+        let at = source[from..].find(access).unwrap_or_else(|| panic!("{file}: no {access} after {behind}"));
         source[..from + at].lines().count()
     }
 
@@ -122,7 +122,7 @@ impl Plant {
         run.args([self.test, "--exact", "--nocapture"]).env(VARIABLE, &place).envs(variables.iter().copied());
         let output = run.output().expect("this program can be started again");
         let text = String::from_utf8_lossy(&output.stderr);
-        assert!(text.contains(REACHED), "{place}: {} never comes there:\n{text}", self.test);
+        assert!(text.contains(REACHED), "{place}: test {} never reaches the fault:\n{text}", self.test);
         !output.status.success()
     }
 }

@@ -97,7 +97,7 @@ pub mod atomic {
                     }
                 }
 
-                /// Stores `value` if the word is `current`.
+                /// Stores `new` if the word is `current`.
                 pub fn compare_exchange(
                     &self,
                     current: $int,

@@ -6,8 +6,7 @@
 //! (`signals`) continues after it. A write has changed nothing then.
 //!
 //! Before a write begins, one byte of each page of its buffer is read as well ([`readable`]). That is no
-//! protection. It passes a buffer that is not completely mapped to the kernel early, before blocks are taken
-//! for it.
+//! protection. If a buffer is not fully mapped, the write goes to the kernel before the engine takes blocks.
 
 use heddle_bypass::copy_of_callers;
 use std::ffi::c_void;
@@ -40,7 +39,7 @@ pub fn store<T: Copy>(at: *mut T, value: T) -> bool {
     unsafe { copy_of_callers(at.cast(), (&raw const value).cast(), size_of::<T>()) }.is_ok()
 }
 
-/// If this instruction belongs to the touching, or to a copy: the address at which to continue.
+/// The instruction at which to continue after a fault in [`readable`]'s reads or in a copy.
 pub fn after_fault(instruction: usize, address: usize) -> Option<usize> {
     let touch = heddle_touch_read as *const () as usize..(&raw const heddle_touch_read_bad).addr();
     match touch.contains(&instruction) {

@@ -2,9 +2,10 @@
 
 use std::ptr::null_mut;
 
-/// Zeroed memory of this length, directly from the kernel.
-pub fn pages(len: usize) -> Option<*mut std::ffi::c_void> {
+/// Maps zeroed, private memory, without the allocator. `None`: the kernel refused.
+pub fn map_zeroed(len_bytes: usize) -> Option<*mut std::ffi::c_void> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     // SAFETY: new memory, at an address of the kernel's choice.
-    unsafe { mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }.ok()
+    unsafe { mmap_anonymous(null_mut(), len_bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
+        .ok()
 }

@@ -17,7 +17,7 @@ use crate::barrier;
 use crate::cancellation::CancellationDisabled;
 use crate::counts::Count;
 use crate::descriptor::Descriptor;
-use crate::memory::pages;
+use crate::memory::map_zeroed;
 use crate::patience::{Patience, Patient};
 use crate::thread::{Busy, Record, ThisThread, nobody_uses_numbers_of, others, records, this_thread};
 use crate::undelayed::refused;
@@ -164,7 +164,7 @@ pub fn entry_or_new(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
     let place = TABLE.get(at / CHUNK)?;
     if place.load(SeqCst).is_null() {
         // Zeros, which are null pointers (D3: not from the heap).
-        let chunk = pages(size_of::<Chunk>())?.cast::<Chunk>();
+        let chunk = map_zeroed(size_of::<Chunk>())?.cast::<Chunk>();
         if place.compare_exchange(null_mut(), chunk, SeqCst, SeqCst).is_err() {
             // SAFETY: no other thread has seen it.
             let _ = unsafe { rustix::mm::munmap(chunk.cast(), size_of::<Chunk>()) };

@@ -254,7 +254,7 @@ pub fn pause(looks: u32) {
 /// need one.
 fn new_records() -> Option<&'static Record> {
     const BYTES: usize = 4096;
-    let first = memory::pages(BYTES)?.cast::<Record>();
+    let first = memory::map_zeroed(BYTES)?.cast::<Record>();
     for at in 0..BYTES / size_of::<Record>() {
         // SAFETY: within the page; zeros are a free record without counts; never unmapped (T2).
         let record = unsafe { &*first.add(at) };

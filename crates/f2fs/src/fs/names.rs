@@ -127,7 +127,7 @@ impl F2fs {
         self.check(dir, cred, Permission::WRITE_EXECUTE)?;
         let owns = |inode: &Inode| cred.is_root() || inode.block().uid.get() == cred.uid;
         let sticky = dir.block().mode.get() & 0o1000 != 0;
-        if sticky && !owns(dir) && !owns(child) && !breaks(Breach::ModesUnasked) {
+        if sticky && !owns(dir) && !owns(child) && !breaks(Breach::ModesUnchecked) {
             return Err(Error::NotPermitted);
         }
         dir.check_allowed(Alteration::Attributes)?;

@@ -73,7 +73,7 @@ fn reach(pass: &mut Pass<'_>, root: InodeId) {
                 pass.tree.dirs.insert(id.ino, dir);
             }
         }
-        for record in pay(pass, &mut foreign) {
+        for record in apply_foreign(pass, &mut foreign) {
             if let Record::Name { removed: false, child, kind: FileKind::Directory, .. } = record
                 && is_directory(pass, child)
             {
@@ -91,7 +91,7 @@ fn is_directory(pass: &Pass<'_>, id: InodeId) -> bool {
 }
 
 /// Applies foreign records of renames to their directories. Returns the records that were new to them.
-fn pay(pass: &mut Pass<'_>, foreign: &mut Vec<Record>) -> Vec<Record> {
+fn apply_foreign(pass: &mut Pass<'_>, foreign: &mut Vec<Record>) -> Vec<Record> {
     let mut news = Vec::new();
     for record in std::mem::take(foreign) {
         let Record::Name { dir: of, ref name, .. } = record else { continue };

@@ -86,7 +86,7 @@ impl Given {
         let count = (0..).take_while(|at| unsafe { !self.at(first + at).is_null() }).count();
         let mut few = [std::ptr::null(); FEW];
         let bytes = (count + 1) * size_of::<Text>();
-        let more = if count < FEW { None } else { memory::pages(bytes) };
+        let more = if count < FEW { None } else { memory::map_zeroed(bytes) };
         let list = match more {
             Some(more) => more.cast::<Text>(),
             None if count < FEW => few.as_mut_ptr(),

@@ -1,4 +1,4 @@
-//! The exported functions, grouped by their effect.
+//! The C library's functions that this library replaces, a module for each kind.
 
 mod aio;
 pub mod cancel;

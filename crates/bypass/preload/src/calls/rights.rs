@@ -49,7 +49,7 @@ impl Rights {
 /// rights.
 fn groups() -> Option<u64> {
     let bytes = GROUPS_MAX * size_of::<gid_t>();
-    let at = memory::pages(bytes)?;
+    let at = memory::map_zeroed(bytes)?;
     // SAFETY: room for the largest number of groups.
     let count = unsafe { call(libc::SYS_getgroups, [GROUPS_MAX as i64, at.expose_provenance() as i64, 0]) };
     let count = usize::try_from(count).ok()?.min(GROUPS_MAX);

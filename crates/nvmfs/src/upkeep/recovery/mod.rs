@@ -122,7 +122,7 @@ impl Judged {
     pub fn settle(self, core: &Arc<Core>) -> Result<Report> {
         if !core.read_only {
             self.later.write(core);
-            names::settle_debts(core, &self.names)?;
+            names::write_owed_copies(core, &self.names)?;
         }
         Ok(self.report)
     }

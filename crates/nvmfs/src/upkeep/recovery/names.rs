@@ -30,8 +30,8 @@ struct Dir {
     attributes: MergedAttributes,
     /// Largest version of any of its names, present or removed: no bucket starts below it.
     version: Version,
-    /// Largest generation in the records of its names that lie in another directory's log.
-    owed: Option<u64>,
+    /// Largest change count in foreign records of its names; `None`: there are none.
+    foreign_change_count: Option<u64>,
     parent: Option<Ino>,
 }
 
@@ -41,8 +41,8 @@ pub struct Names {
     /// Number of names of each inode that has one. A directory counts once. The root counts itself.
     pub links: HashMap<Ino, u32>,
     /// Records that a rename still owed to its old directory.
-    debts: Vec<Record>,
-    /// Names made during the last mount that lead to no inode.
+    owed_copies: Vec<Record>,
+    /// Names that lead to no inode, although theirs was made during the last mount.
     pub dropped: u64,
 }
 
@@ -58,7 +58,8 @@ pub fn merge(
         .get(&Ino::ROOT)
         .filter(|b| b.kind == FileKind::Directory)
         .ok_or_else(|| Error::Corrupt("inode 1: the root directory is missing".into()))?;
-    let mut names = Names { dirs: HashMap::new(), links: HashMap::new(), debts: Vec::new(), dropped: 0 };
+    let mut names =
+        Names { dirs: HashMap::new(), links: HashMap::new(), owed_copies: Vec::new(), dropped: 0 };
     let mut foreign = Vec::new();
     let mut queue = vec![root.id];
     loop {
@@ -75,8 +76,8 @@ pub fn merge(
                 names.dirs.insert(id.ino, (id, dir));
             }
         }
-        // A rename's foreign records may make a directory reachable from its old directory.
-        let owed = pay(slots, &mut names.dirs, &mut foreign);
+        // The foreign record of an exchange adds a name to the old directory, perhaps of a further directory.
+        let owed = apply_foreign(slots, &mut names.dirs, &mut foreign);
         for record in &owed {
             if let Record::Name { removed: false, child, kind: FileKind::Directory, .. } = record
                 && slots.is_directory(*child)
@@ -84,7 +85,7 @@ pub fn merge(
                 queue.push(*child);
             }
         }
-        names.debts.extend(owed);
+        names.owed_copies.extend(owed);
         if queue.is_empty() {
             break;
         }
@@ -127,7 +128,7 @@ fn enter_name(slots: &Slots, dir: &mut Dir, record: &Record) {
     };
     dir.version = dir.version.max(version);
     let what = (!removed).then_some((child, kind));
-    // A creation that was cut between name and inode never happened, so its time does not count. If the inode
+    // A creation of which a crash left only the name never happened, so its time does not count. If the inode
     // was removed since, the removal's record carries the time.
     let happened = removed || slots.holds(child, kind) || planted(Bug::CutCreationMovesTime);
     dir.attributes.written(change_count, 0, if happened { mtime } else { Time(i64::MIN) });
@@ -139,8 +140,8 @@ fn enter_name(slots: &Slots, dir: &mut Dir, record: &Record) {
     }
 }
 
-/// Children that are directories. A child whose slot holds no directory may still be one: a rename's other
-/// half may not be read yet. `count_links` checks again.
+/// Children that are directories. A name whose slot holds no such directory is left out: a foreign record may
+/// still replace it. `count_links` judges what is left.
 fn subdirectories(slots: &Slots, dir: &Dir) -> Vec<InodeId> {
     let children = dir.entries.values().filter_map(|(_, what)| *what);
     children
@@ -152,7 +153,11 @@ fn subdirectories(slots: &Slots, dir: &Dir) -> Vec<InodeId> {
 /// Applies foreign records to the directories that are known. Returns the records that were new to them. A
 /// foreign record counts only if the directory's own log holds no later record of its attributes. Otherwise
 /// its copy was made, and it may be older than records that were dropped since.
-fn pay(slots: &Slots, dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Vec<Record> {
+fn apply_foreign(
+    slots: &Slots,
+    dirs: &mut HashMap<Ino, (InodeId, Dir)>,
+    foreign: &mut Vec<Record>,
+) -> Vec<Record> {
     let mut owed = Vec::new();
     foreign.retain(|record| {
         let Record::Name { dir, name, version, change_count, .. } = record else { return false };
@@ -163,7 +168,7 @@ fn pay(slots: &Slots, dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec
         }
         // The foreign record stays readable, so no later record of the name may have a smaller version.
         known.version = known.version.max(*version);
-        known.owed = known.owed.max(Some(*change_count));
+        known.foreign_change_count = known.foreign_change_count.max(Some(*change_count));
         let news = known.entries.get(name.bytes()).is_none_or(|e| e.0 < *version);
         if planted(Bug::RenameReplayedTwice) {
             if let Record::Name { removed, child, kind, ref name, version, .. } = *record {
@@ -183,9 +188,9 @@ fn count_links(core: &Core, slots: &Slots, names: &mut Names) -> Result<()> {
     names.links.insert(Ino::ROOT, 1);
     let mut parents = HashMap::from([(Ino::ROOT, Ino::ROOT)]);
     let mut queue = VecDeque::from([Ino::ROOT]);
-    let mut met = HashSet::new();
+    let mut visited = HashSet::new();
     while let Some(ino) = queue.pop_front() {
-        if !met.insert(ino) {
+        if !visited.insert(ino) {
             continue;
         }
         let Some((_, dir)) = names.dirs.get(&ino) else { continue };
@@ -214,7 +219,7 @@ fn count_links(core: &Core, slots: &Slots, names: &mut Names) -> Result<()> {
             }
         }
     }
-    names.dirs.retain(|ino, _| met.contains(ino));
+    names.dirs.retain(|ino, _| visited.contains(ino));
     for (ino, (_, dir)) in &mut names.dirs {
         dir.parent = parents.get(ino).copied();
     }
@@ -233,7 +238,7 @@ fn fill(core: &Arc<Core>, slots: &Slots, ino: Ino, dir: &Dir) -> Result<()> {
     let guard = enter(core)?;
     table::make(core, guard.own, inode, dir.entries.len(), dir.version)?;
     dir.attributes.apply(core, guard.own, inode)?;
-    if let Some(change_count) = dir.owed {
+    if let Some(change_count) = dir.foreign_change_count {
         inode.volatile.note_foreign_record(change_count);
     }
     inode.volatile.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
@@ -260,9 +265,9 @@ fn put(core: &Core, own: &mut LaneLocal, dir: InodeRef<'_>, name: &[u8], to: &Na
 
 /// Gives old directories the copies that renames owed them, so that their logs are complete without other
 /// logs.
-pub fn settle_debts(core: &Arc<Core>, names: &Names) -> Result<()> {
+pub fn write_owed_copies(core: &Arc<Core>, names: &Names) -> Result<()> {
     let mut guard = enter(core)?;
-    for record in &names.debts {
+    for record in &names.owed_copies {
         let Record::Name { dir, .. } = record else { continue };
         if let Ok(inode) = core.inode(dir.ino) {
             prepare(core, &mut guard, inode, record.slots_max(), Purpose::Regain)?;

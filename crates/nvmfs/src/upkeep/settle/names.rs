@@ -40,7 +40,7 @@ pub struct Changed {
 /// Settles the buckets that the lane holds. An inode that loses its name by that is noted in the lane's
 /// intent.
 pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
-    if let Err(error) = pay(core, guard, changed) {
+    if let Err(error) = write_owed_copies(core, guard, changed) {
         let _noted = core.damage(format!("an interrupted rename could not be finished: {error}"));
     }
     step(Step::Settling);
@@ -93,7 +93,7 @@ fn changes_of(dir: InodeRef<'_>, changed: &[Changed]) -> Vec<(Vec<u8>, Logged)> 
 }
 
 /// Makes the copy that a rename across directories owes the old directory's log.
-fn pay(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) -> Result<()> {
+fn write_owed_copies(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) -> Result<()> {
     for change in changed {
         let Record::Name { dir, version, name, .. } = &change.record else { continue };
         let is_copy = |other: &Changed| {
