@@ -326,7 +326,7 @@ fn every_flipped_bit_of_metadata_is_noticed_or_has_no_effect() {
 
 /// Garbage is noticed; a blank line may look like a power cut, and must only not bring the program down.
 #[test]
-fn a_garbage_line_is_noticed_and_a_blank_line_hurts_no_other() {
+fn a_garbage_line_is_noticed_and_a_blank_line_makes_no_panic() {
     each_variant(|variant| {
         let (mut image, tree) = image(variant);
         for (number, (line, blank)) in metadata_lines(&image).into_iter().enumerate() {
