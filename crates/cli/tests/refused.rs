@@ -276,3 +276,32 @@ fn a_device_of_the_wrong_size_keeps_what_mkfs_was_to_overwrite() {
         assert!(kept, "{variant} of {len} bytes: {}", said.err);
     }
 }
+
+/// The second superblock survives, or both do: the image was mounted, and the first superblock written over the other format.
+#[test]
+fn what_was_made_over_an_nvm_image_later_is_not_overwritten() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image("heddle");
+    let ours = fs::read(place.image()).unwrap();
+    let marks: [(&str, &[(usize, &[u8])]); 3] = [
+        ("swap", &[(4086, b"SWAPSPACE2")]),
+        ("LUKS", &[(0, b"LUKS\xba\xbe\x00\x01")]),
+        ("MBR", &[(450, &[0x83]), (458, &[8]), (510, &[0x55, 0xaa])]),
+    ];
+    for (name, bytes) in marks {
+        fs::write(place.image(), &ours).unwrap();
+        let image = File::options().write(true).open(place.image()).unwrap();
+        bytes.iter().for_each(|(at, bytes)| image.write_all_at(bytes, *at as u64).unwrap());
+        let before = fs::read(place.image()).unwrap();
+        heddle(&["mount", "-o", "log=/dev/null", &place.image(), &place.mnt()]).failed(1, &[name, "-o ro"]);
+        heddle(&["tune", "--uuid", "random", &place.image()]).failed(1, &[name]);
+        for how in ["-n", "-y"] {
+            heddle(&["fsck", how, &place.image()]).failed(8, &[name]);
+        }
+        heddle(&["mount", "-o", "ro,log=/dev/null", &place.image(), &place.mnt()]).ok();
+        heddle(&["umount", &place.mnt()]).ok();
+        assert!(fs::read(place.image()).unwrap() == before, "{name}");
+    }
+}

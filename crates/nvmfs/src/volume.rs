@@ -5,7 +5,7 @@ use crate::format::inode::{CHUNK_INODES, InodeBase};
 use crate::format::layout::{INODE_DIRECTORY, Layout, REGION_BYTES_MIN, inode_pos};
 use crate::format::pointer::{self, PointerLocation};
 use crate::format::superblock::{
-    Copies, FoundSuperblock, MAGIC, MOUNTS_MAX, SUPERBLOCK_BYTES, Superblock, VERSION,
+    self, Copies, FoundSuperblock, MAGIC, SUPERBLOCK_BYTES, Superblock, VERSION,
 };
 use crate::fs::NvmFs;
 use crate::ids::{BlockNo, InodeId};
@@ -24,7 +24,6 @@ use crate::variant::Variant;
 use heddle_arena::Arena;
 use heddle_pmem::{BLOCK_BYTES, Pos};
 use heddle_range_lock::{Geometry, Mode};
-use heddle_signatures::Content;
 use heddle_vfs::{Error, FileKind, Ino, Time};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -33,111 +32,9 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-/// Why an image cannot be made or mounted.
-#[derive(thiserror::Error, Debug)]
-pub enum VolumeError {
-    /// The file of the region cannot be used.
-    #[error(transparent)]
-    Region(#[from] heddle_pmem::Error),
-    /// The region is too small.
-    #[error("cannot make {}: {have} bytes are too few for a file system, at least {min} are needed (--size 4M or more)", path.display())]
-    TooSmall {
-        /// Image.
-        path: PathBuf,
-        /// Its size in bytes.
-        have: u64,
-        /// Bytes needed.
-        min: u64,
-    },
-    /// Neither copy of the superblock is valid.
-    #[error("cannot mount {}: it holds no heddle file system, but {what}{}", path.display(), way_on(path, what))]
-    NotAnImage {
-        /// Image.
-        path: PathBuf,
-        /// The content found instead.
-        what: Content,
-    },
-    /// A repair of it was stopped half-way.
-    #[error("cannot mount {}: it is half repaired. {way}", path.display())]
-    HalfRepaired {
-        /// Image.
-        path: PathBuf,
-        /// How to go back.
-        way: String,
-    },
-    /// Both copies of the superblock are damaged.
-    #[error("cannot mount {}: both copies of the superblock are damaged. Restore the image from a backup", path.display())]
-    SuperblockDamaged {
-        /// Image.
-        path: PathBuf,
-    },
-    /// Another version of the format.
-    #[error("cannot mount {}: its format is version {found}, this program reads version {VERSION}. Use the heddle that made it", path.display())]
-    OtherVersion {
-        /// Image.
-        path: PathBuf,
-        /// Its version.
-        found: u32,
-    },
-    /// Its mount counter is at the limit.
-    #[error("cannot mount {}: it has been mounted {MOUNTS_MAX} times, as often as its numbers allow. Mount it read-only and copy what it holds to a new image", path.display())]
-    WornOut {
-        /// Image.
-        path: PathBuf,
-    },
-    /// The file is shorter than the file system.
-    #[error("cannot mount {}: it is truncated: the file system has {want} bytes, the file {have}. Restore the missing part", path.display())]
-    Truncated {
-        /// Image.
-        path: PathBuf,
-        /// Bytes of the file system.
-        want: u64,
-        /// Bytes of the file.
-        have: u64,
-    },
-    /// The image has another kind of log.
-    #[error("cannot mount {} as {asked}: it was made as {made}, which writes its log in another format than {asked}. Leave --variant out, or make a new image with: heddle mkfs --variant {asked}", path.display())]
-    WrongVariant {
-        /// Image.
-        path: PathBuf,
-        /// The requested variant.
-        asked: &'static str,
-        /// The variant that it was made as.
-        made: &'static str,
-    },
-    /// Invalid settings of the range lock.
-    #[error("cannot mount {}: {why}", path.display())]
-    Lock {
-        /// Image.
-        path: PathBuf,
-        /// The fault.
-        why: String,
-    },
-    /// No memory for the volatile state.
-    #[error("cannot mount {}: {why}", path.display())]
-    Memory {
-        /// Image.
-        path: PathBuf,
-        /// The system's error.
-        why: String,
-    },
-    /// Recovery found damage, or ran out of a resource.
-    #[error("cannot mount {}: {source}", path.display())]
-    Recovery {
-        /// Image.
-        path: PathBuf,
-        /// The error.
-        source: Error,
-    },
-}
+mod error;
 
-/// The command that makes an image, if nothing would be lost. It is not shown for other data.
-fn way_on(path: &Path, what: &Content) -> String {
-    match what {
-        Content::Blank => format!(". Make one with: heddle mkfs {}", path.display()),
-        _ => String::new(),
-    }
-}
+pub use error::VolumeError;
 
 type Result<T> = std::result::Result<T, VolumeError>;
 
@@ -192,6 +89,14 @@ pub struct Volume {
 #[cfg(loom)]
 fn boot_id() -> [u8; 16] {
     [0; 16]
+}
+
+/// # Errors
+/// [`VolumeError::Foreign`].
+fn refuse_foreign(region: &Region) -> Result<()> {
+    let content = heddle_signatures::detect(region.len_bytes(), &|at, into| region.read(Pos(at), into));
+    superblock::made_later(&content)
+        .map_or(Ok(()), |(what, at)| Err(VolumeError::Foreign { path: place(region), what, at }))
 }
 
 fn place(region: &Region) -> PathBuf {
@@ -281,6 +186,7 @@ pub fn set_uuid(region: &Region, uuid: [u8; 16]) -> Result<()> {
     if !sane(&superblock) {
         return Err(VolumeError::SuperblockDamaged { path: place(region) });
     }
+    refuse_foreign(region)?;
     let next = superblock.next(0).ok_or_else(|| VolumeError::WornOut { path: place(region) })?;
     let layout = Layout::new(next.blocks_total.get());
     write_superblock(region, &layout, Superblock { uuid, ..next })
@@ -445,6 +351,9 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
         .map_err(|e| VolumeError::Memory { path: path.clone(), why: e.to_string() })?;
     let read_only = options.read_only || region.is_read_only();
     let copies = read_copies(region.len_bytes(), &|at, into| region.read(at, into));
+    if !read_only {
+        refuse_foreign(&region)?;
+    }
     if let (false, Some(repair)) = (read_only, copies.half_repaired()) {
         return Err(VolumeError::HalfRepaired { way: heddle_undo::way_back(&path, repair).0, path });
     }

@@ -20,8 +20,11 @@
 //! | 108 | 8  | number of the last repair; 0: none | going back by the undo file of another repair |
 //! | 116 | 12 | unused | |
 
+mod foreign;
+
 use super::layout::Layout;
 use crate::ids::BlockNo;
+pub use foreign::made_later;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -67,6 +67,19 @@ pub enum FsckError {
         /// The version that this program knows.
         known: u32,
     },
+    /// Another format was made on it later.
+    #[error(
+        "cannot check {image}: it holds {what}, made after the heddle file system of which it has the rest. If that is what counts, \
+         take the other mark away with: wipefs -o {at:#x} {image}"
+    )]
+    Foreign {
+        /// The image.
+        image: String,
+        /// The other format.
+        what: String,
+        /// Position of its magic number.
+        at: u64,
+    },
     /// A repair of it was stopped half-way.
     #[error("{image} is half repaired: a repair of it was stopped half-way. {way}")]
     HalfRepaired {

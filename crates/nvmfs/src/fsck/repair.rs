@@ -16,7 +16,7 @@ use super::media::{BLOCK_WORDS, Media, Words};
 use super::pass::{Issue, Location, Pass, changes};
 use super::relog::Supply;
 use super::undo;
-use crate::format::superblock::Superblock;
+use crate::format::superblock::{Superblock, made_later};
 use crate::ids::BlockNo;
 use crate::variant::Variant;
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
@@ -105,11 +105,14 @@ impl Verdict {
 /// Checks an image, and computes its repair. Nothing is written. `name` is for messages.
 ///
 /// # Errors
-/// [`FsckError::NotAnImage`], [`FsckError::OtherVersion`], [`FsckError::HalfRepaired`].
+/// [`FsckError::NotAnImage`], [`FsckError::OtherVersion`], [`FsckError::HalfRepaired`], [`FsckError::Foreign`].
 pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
     if let Some(repair) = half_repaired(region) {
         let way = undo::way_back(region, repair);
         return Err(FsckError::HalfRepaired { image: name.into(), way });
+    }
+    if let Some((what, at)) = made_later(&Media::new(region).content()) {
+        return Err(FsckError::Foreign { image: name.into(), what, at });
     }
     // Each state has its own keys, from the system's random numbers. 0 is no repair.
     let repair = RandomState::new().hash_one(()).max(1);
