@@ -285,15 +285,16 @@ fn what_was_made_over_an_nvm_image_later_is_not_overwritten() {
     }
     let place = Place::with_image("heddle");
     let ours = fs::read(place.image()).unwrap();
-    let marks: [(&str, &[(usize, &[u8])]); 3] = [
+    type Marks<'a> = &'a [(usize, &'a [u8])];
+    let formats: [(&str, Marks<'_>); 3] = [
         ("swap", &[(4086, b"SWAPSPACE2")]),
         ("LUKS", &[(0, b"LUKS\xba\xbe\x00\x01")]),
         ("MBR", &[(450, &[0x83]), (458, &[8]), (510, &[0x55, 0xaa])]),
     ];
-    for (name, bytes) in marks {
+    for (name, marks) in formats {
         fs::write(place.image(), &ours).unwrap();
         let image = File::options().write(true).open(place.image()).unwrap();
-        bytes.iter().for_each(|(at, bytes)| image.write_all_at(bytes, *at as u64).unwrap());
+        marks.iter().for_each(|(at, bytes)| image.write_all_at(bytes, *at as u64).unwrap());
         let before = fs::read(place.image()).unwrap();
         heddle(&["mount", "-o", "log=/dev/null", &place.image(), &place.mnt()]).failed(1, &[name, "-o ro"]);
         heddle(&["tune", "--uuid", "random", &place.image()]).failed(1, &[name]);
