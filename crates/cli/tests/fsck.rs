@@ -65,6 +65,18 @@ fn damage_left_is_4_repaired_is_1_undo_restores_every_byte() {
     assert_eq!(std::fs::read(place.image()).unwrap(), before);
 }
 
+/// The undo file has the first superblock, which lay where the other format is now.
+#[test]
+fn a_way_back_writes_nothing_over_what_was_made_later() {
+    let place = damaged();
+    let undo = place.text("undo");
+    assert_eq!(heddle(&["fsck", "-y", "--undo", &undo, &place.image()]).code, 1);
+    place.edit(|image| image[..8].copy_from_slice(b"LUKS\xba\xbe\x00\x01"));
+    let before = std::fs::read(place.image()).unwrap();
+    heddle(&["fsck", "--undo", &undo, &place.image()]).failed(8, &["LUKS"]);
+    assert!(std::fs::read(place.image()).unwrap() == before);
+}
+
 #[test]
 fn an_undo_file_is_kept_beside_the_image_without_being_asked_for() {
     let place = damaged();

@@ -4,6 +4,7 @@ use super::FsckError;
 use super::image::{self};
 use super::media::Media;
 use super::repair::{half_repaired, store};
+use crate::format::superblock::made_later;
 use crate::ids::BlockNo;
 use heddle_pmem::{BLOCK_BYTES, Region};
 use heddle_undo::{Image, Undo, Writer};
@@ -38,7 +39,7 @@ pub fn save(
         let done = kept.and_then(|()| undo.finish(of.epochs, 0));
         if done.is_err() {
             // Nothing was changed: nobody needs a part of it.
-            let _ = std::fs::remove_file(path);
+            let _ = undo.remove();
         }
         done
     });
@@ -63,7 +64,7 @@ pub fn is_needless(path: &Path, region: &Region) -> bool {
 ///
 /// # Errors
 /// [`FsckError::Undo`]: the file is damaged, or of another image, or the image was mounted since.
-/// [`FsckError::Write`].
+/// [`FsckError::Foreign`], [`FsckError::Write`].
 pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
     let undo = Undo::open(path).map_err(|why| wrong(path, why))?;
     if !undo.is_finished {
@@ -80,6 +81,9 @@ pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
     }
     let media = Media::new(region);
     let name = region.path().map_or_else(|| "(memory)".into(), |p| p.display().to_string());
+    if let Some((what, at)) = made_later(&media.content()) {
+        return Err(FsckError::Foreign { image: name, what, at });
+    }
     let now = image::read(&name, &media)?.image;
     if now.is_some_and(|now| now.superblock.uuid != undo.image.uuid) {
         return Err(wrong(path, "it belongs to another image"));
