@@ -41,7 +41,8 @@ pub enum OpenError {
     /// Another format was made on it later.
     #[error(
         "{} holds {what}, made after the F2FS image of which it has the rest: nothing is written to it. To read the F2FS image: \
-         heddle mount -o ro. If that is what counts, take the other mark away with: wipefs -o {at:#x} {}", image.display(), image.display()
+         heddle mount -o ro. If that is what counts, take the other mark away with: wipefs -o {at:#x} {}",
+        image.display(), heddle_undo::shell_word(image)
     )]
     Foreign {
         /// The image.

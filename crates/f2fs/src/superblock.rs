@@ -122,7 +122,8 @@ const UNUSED_BEFORE_BYTES: u64 = 1 << 20;
 /// # Errors
 /// [`OpenError::Foreign`].
 pub(crate) fn refuse_foreign(device: &Device) -> Result<(), OpenError> {
-    let Content::Known(found) = device.content() else { return Ok(()) };
+    let content = device.content();
+    let Content::Known(found) = &content else { return Ok(()) };
     let (block, offset) = (BLOCK_BYTES as u64, SUPERBLOCK_OFFSET_BYTES as u64);
     let has_first =
         found.iter().any(|found| found.kind == OWN && found.magics.iter().any(|(at, _)| *at == offset));
@@ -130,14 +131,9 @@ pub(crate) fn refuse_foreign(device: &Device) -> Result<(), OpenError> {
         true => at < 2 * block && at % block < offset,
         false => at < UNUSED_BEFORE_BYTES,
     };
-    let mut others = found.iter().filter(|found| found.kind != OWN);
-    let newer = others.find_map(|other| Some((other, other.magics.iter().find(|(at, _)| is_newer(*at))?)));
-    match newer {
-        None => Ok(()),
-        Some((other, (at, _))) => {
-            Err(OpenError::Foreign { image: device.path().into(), what: other.to_string(), at: *at })
-        }
-    }
+    content.other_than(OWN, is_newer).map_or(Ok(()), |(other, at)| {
+        Err(OpenError::Foreign { image: device.path().into(), what: other.to_string(), at })
+    })
 }
 
 /// Returns true if a copy says that the file system has other devices, too.

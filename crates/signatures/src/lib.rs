@@ -63,6 +63,16 @@ pub enum Content {
     Unknown,
 }
 
+impl Content {
+    /// Another format than `own` with a mark at a position that counts, and that position.
+    pub fn other_than(&self, own: &str, counts: impl Fn(u64) -> bool) -> Option<(&Signature, u64)> {
+        let Content::Known(found) = self else { return None };
+        let marks = found.iter().filter(|found| found.kind != own);
+        let mut marks = marks.flat_map(|other| other.magics.iter().map(move |(at, _)| (other, *at)));
+        marks.find(|(_, at)| counts(*at))
+    }
+}
+
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -78,8 +78,8 @@ impl Openers {
 
 /// A mounted file system.
 /// Every call is atomic: every other call, and a recovery after a crash, sees it completely or not at all. An
-/// engine's documentation says when a call is durable. The engine
-/// checks permissions: on directories that are searched or changed, on open, on attribute changes.
+/// engine's documentation says when a call is durable. The engine checks permissions: on directories that are
+/// searched or changed, on open, on attribute changes.
 pub trait FileSystem: Send + Sync {
     /// Space and inodes.
     fn statfs(&self) -> Result<StatFs>;

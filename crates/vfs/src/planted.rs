@@ -118,7 +118,7 @@ macro_rules! breaches {
 }
 
 crate::breaches! {
-    /// An attribute is made where it was to be replaced only, and the other way round.
+    /// `XATTR_CREATE` and `XATTR_REPLACE` are ignored.
     XattrFlagsIgnored,
     /// A copy into a file stops a byte short.
     CopiesShort,

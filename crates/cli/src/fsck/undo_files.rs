@@ -20,9 +20,8 @@ pub fn undo_name(image: &Path) -> PathBuf {
     (0..).map(name).find(|name| name.symlink_metadata().is_err()).unwrap_or_else(|| name(0))
 }
 
-/// What the names of files beside the image begin with. Those of a device lie in the command's working directory: what is in `/dev` is gone
-/// at the next start. If the path is a symbolic link, they lie beside the file to
-/// which it leads, where the next command looks for them.
+/// What the names of files beside the image begin with. If the path is a symbolic link, they lie beside the file to which it leads, where
+/// the next command looks for them. Those of a device lie in the command's working directory: what is in `/dev` is gone at the next start.
 pub fn beside(image: &Path) -> PathBuf {
     let image = image.canonicalize().unwrap_or_else(|_| image.into());
     let is_device = image.metadata().is_ok_and(|meta| !meta.is_file());

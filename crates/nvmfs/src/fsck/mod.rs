@@ -70,7 +70,7 @@ pub enum FsckError {
     /// Another format was made on it later.
     #[error(
         "cannot check {image}: it holds {what}, made after the heddle file system of which it has the rest. If that is what counts, \
-         take the other mark away with: wipefs -o {at:#x} {image}"
+         take the other mark away with: wipefs -o {at:#x} {}", heddle_undo::shell_word(image.as_ref())
     )]
     Foreign {
         /// The image.

@@ -32,7 +32,7 @@ pub enum VolumeError {
     /// Another format was made on it later.
     #[error(
         "cannot write {}: it holds {what}, made after the heddle file system of which it has the rest. To read that: heddle mount -o ro. \
-         If that is what counts, take the other mark away with: wipefs -o {at:#x} {}", path.display(), path.display()
+         If that is what counts, take the other mark away with: wipefs -o {at:#x} {}", path.display(), heddle_undo::shell_word(path)
     )]
     Foreign {
         /// Image.

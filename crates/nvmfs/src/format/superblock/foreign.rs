@@ -13,9 +13,6 @@ const OWN: &str = "a heddle file system";
 /// The other format in an image with this content, and the position of its magic number. `None`: nothing was
 /// made over the image.
 pub fn made_later(content: &Content) -> Option<(String, u64)> {
-    let Content::Known(found) = content else { return None };
-    found.iter().filter(|found| found.kind != OWN).find_map(|other| {
-        let (at, _) = other.magics.iter().find(|(at, _)| *at < BLOCK_BYTES as u64)?;
-        Some((other.to_string(), *at))
-    })
+    let (other, at) = content.other_than(OWN, |at| at < BLOCK_BYTES as u64)?;
+    Some((other.to_string(), at))
 }
