@@ -323,6 +323,7 @@ mod tests {
     use super::*;
     use crate::device::Access;
     use crate::format::BLOCK_BYTES;
+    use zerocopy::FromZeros;
 
     #[test]
     fn copies_of_a_block_lie_one_segment_apart() {
@@ -336,6 +337,7 @@ mod tests {
             assert_eq!(nat.place(&state, block, true), BlockAddr(other), "the other of block {block}");
         }
     }
+
     #[test]
     fn a_table_block_that_cannot_be_read_costs_its_own_numbers_alone() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -348,5 +350,129 @@ mod tests {
         let found = nat.set_aside(&device, NAT_ENTRIES).unwrap();
         assert!(found.iter().all(|(nid, _)| nid.0 >= NAT_ENTRIES as u32));
         assert!(matches!(nat.set_aside(&device, 1), Err(Error::Io(_))));
+    }
+
+    /// A table of so many blocks, whose numbers are in use but for `free`; the first copy of each block is valid.
+    fn table_of(blocks: u32, free: &[u32]) -> (tempfile::NamedTempFile, Device, Nat) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(2048 * BLOCK_BYTES as u64).unwrap();
+        let device = Device::open(file.path(), Access::Write).unwrap();
+        for block in 0..blocks {
+            let mut table = NatBlock::new_zeroed();
+            for (n, entry) in table.entries.iter_mut().enumerate() {
+                let nid = block * NAT_ENTRIES as u32 + n as u32;
+                let addr = if free.contains(&nid) { 0 } else { 10_000 + nid };
+                *entry = NatEntry { version: 5, ino: U32::new(nid), addr: U32::new(addr) };
+            }
+            device.write(BlockAddr(100 + block), table.as_bytes()).unwrap();
+        }
+        let state = State { bitmap: vec![0; 128], ..State::default() };
+        let nids = blocks * NAT_ENTRIES as u32;
+        let nat = Nat { start: BlockAddr(100), nids, state: RwLock::new(state), freed: AtomicUsize::new(0) };
+        (file, device, nat)
+    }
+
+    fn aside(nat: &Nat, device: &Device, count: usize) -> Result<Vec<u32>> {
+        let found = nat.set_aside(device, count)?;
+        assert!(found.iter().all(|(_, entry)| entry.version == 5));
+        Ok(found.into_iter().map(|(nid, _)| nid.0).collect())
+    }
+
+    #[test]
+    fn free_numbers_are_found_in_eight_blocks_at_a_time() {
+        // Of 20 blocks, the eighth is the last of the first look, the ninth the first of the second one.
+        let n = NAT_ENTRIES as u32;
+        let free = [0, 3, 4, 7, 7 * n + 3, 8 * n, 15 * n + 454, 19 * n + 1];
+        let (_file, device, nat) = table_of(20, &free);
+        assert_eq!(nat.next_free(), Nid(FIRST_NID));
+        assert_eq!(
+            aside(&nat, &device, 3),
+            Ok(vec![7 * n + 3, 7, 4]),
+            "the first is taken first, from behind"
+        );
+        assert_eq!(nat.next_free(), Nid(8 * n));
+        assert_eq!(aside(&nat, &device, 1), Ok(vec![8 * n]));
+        assert_eq!(nat.next_free(), Nid(16 * n));
+        // The third look goes around: blocks 16 to 19, and 0 to 3, whose free numbers are reserved.
+        assert_eq!(aside(&nat, &device, 2), Ok(vec![19 * n + 1, 15 * n + 454]));
+        assert_eq!(nat.next_free(), Nid(4 * n));
+        assert_eq!(aside(&nat, &device, 1), Err(Error::NoInodes));
+        // What was reserved before an error is given back.
+        let entry = nat.find(&device, Nid(4)).unwrap();
+        nat.give_back(&[(Nid(4), entry)]);
+        assert_eq!(aside(&nat, &device, 2), Err(Error::NoInodes));
+        assert_eq!(aside(&nat, &device, 1), Ok(vec![4]));
+    }
+
+    #[test]
+    fn a_freed_number_is_not_used_before_the_next_checkpoint() {
+        let n = NAT_ENTRIES as u32;
+        let (_file, device, nat) = table_of(1, &[9]);
+        assert_eq!(nat.freed(), 0);
+        let old = nat.free(&device, Nid(20)).unwrap();
+        assert_eq!((old.addr.get(), old.version, nat.freed()), (10_020, 5, 1));
+        let gone = nat.find(&device, Nid(20)).unwrap();
+        assert_eq!((gone.addr.get(), gone.ino.get(), gone.version), (0, 0, 6));
+        assert_eq!((aside(&nat, &device, 1), aside(&nat, &device, 1)), (Ok(vec![9]), Err(Error::NoInodes)));
+        assert!(matches!(nat.claim(&device, Nid(20)), Err(Error::Corrupt(_))));
+        nat.checkpointed();
+        assert_eq!(nat.freed(), 0);
+        let found = nat.set_aside(&device, 1).unwrap();
+        assert_eq!((found[0].0, found[0].1.version), (Nid(20), 6));
+        nat.take(Nid(20), found[0].1, Some(Nid(7)));
+        let taken = nat.find(&device, Nid(20)).unwrap();
+        assert_eq!((taken.ino.get(), taken.addr.get(), taken.version), (7, BlockAddr::NEW.0, 6));
+        nat.take(Nid(9), nat.find(&device, Nid(9)).unwrap(), None);
+        assert_eq!(nat.find(&device, Nid(9)).unwrap().ino.get(), 9, "an inode is its own");
+        assert_eq!(nat.moved(&device, Nid(9), BlockAddr(77)).unwrap().addr.get(), BlockAddr::NEW.0);
+        let moved = nat.find(&device, Nid(9)).unwrap();
+        assert_eq!((moved.ino.get(), moved.addr.get(), moved.version), (9, 77, 5));
+        for nid in [n, u32::MAX] {
+            assert!(matches!(nat.find(&device, Nid(nid)), Err(Error::Corrupt(_))), "{nid}");
+        }
+        assert!(nat.find(&device, Nid(n - 1)).is_ok());
+    }
+
+    #[test]
+    fn a_number_is_claimed_if_it_is_a_files_and_free() {
+        let (_file, device, nat) = table_of(1, &[0, 3, 4, 5]);
+        for nid in [0, 3, 6, NAT_ENTRIES as u32] {
+            assert!(matches!(nat.claim(&device, Nid(nid)), Err(Error::Corrupt(_))), "{nid}");
+        }
+        assert_eq!((nat.claim(&device, Nid(4)), nat.claim(&device, Nid(5))), (Ok(()), Ok(())));
+        let entry = nat.find(&device, Nid(4)).unwrap();
+        assert_eq!((entry.ino.get(), entry.addr.get(), entry.version), (4, BlockAddr::NEW.0, 5));
+        assert!(nat.claim(&device, Nid(4)).is_err(), "it is taken");
+        assert_eq!(nat.set_aside(&device, 1), Err(Error::NoInodes));
+    }
+
+    #[test]
+    fn changes_are_written_to_the_other_copies_alone() {
+        let n = NAT_ENTRIES as u32;
+        let (_file, device, nat) = table_of(10, &[]);
+        nat.moved(&device, Nid(n + 3), BlockAddr(1)).unwrap();
+        nat.moved(&device, Nid(9 * n + 454), BlockAddr(2)).unwrap();
+        let before = [0, 1, 9].map(|block| device.block(BlockAddr(100 + block)).unwrap());
+        let bitmap = nat.write(&device).unwrap();
+        assert_eq!((bitmap[0], bitmap[1]), (0x40, 0x40));
+        assert!(before == [0, 1, 9].map(|block| device.block(BlockAddr(100 + block)).unwrap()));
+        let again = Nat { state: RwLock::new(State { bitmap, ..State::default() }), ..table_again(&nat) };
+        let addr = |nid: u32| again.find(&device, Nid(nid)).unwrap().addr.get();
+        assert_eq!([n + 3, 9 * n + 454, n + 4, 3].map(addr), [1, 2, 10_000 + n + 4, 10_003]);
+        assert_eq!(nat.find(&device, Nid(n + 3)).unwrap().addr.get(), 1, "what was written is known");
+        let used = again.used(&device).unwrap();
+        assert_eq!((used.len(), used[0].0, used[n as usize + 3].1.addr.get()), (10 * n as usize, Nid(0), 1));
+        again.free(&device, Nid(5)).unwrap();
+        let used = again.used(&device).unwrap();
+        assert_eq!((used.len(), used[5].0), (10 * n as usize - 1, Nid(6)));
+        // Written a second time, the first copies are valid again.
+        assert_eq!(nat.write(&device).unwrap()[..2], [0x40, 0x40], "nothing has changed");
+        nat.moved(&device, Nid(n + 3), BlockAddr(8)).unwrap();
+        assert_eq!(nat.write(&device).unwrap()[..2], [0, 0x40]);
+        assert_eq!(nat.find(&device, Nid(n + 3)).unwrap().addr.get(), 8);
+    }
+
+    fn table_again(nat: &Nat) -> Nat {
+        Nat { start: nat.start, nids: nat.nids, state: RwLock::default(), freed: AtomicUsize::new(0) }
     }
 }

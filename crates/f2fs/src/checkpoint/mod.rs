@@ -12,6 +12,8 @@
 pub(crate) mod commit;
 
 mod logs;
+#[cfg(test)]
+mod tests;
 pub(crate) mod write;
 
 use crate::checksum::{SEED, checksum};
@@ -173,8 +175,7 @@ fn half(device: &Device, addr: BlockAddr) -> Result<(Box<Block>, CheckpointHead,
 
 /// Checksum of a head or tail; it is stored at this offset.
 fn crc_of(block: &Block, at: usize) -> u32 {
-    let before = checksum(SEED, &block[..at]);
-    if at < CHECKSUM_OFFSET_MAX { checksum(before, &block[at + 4..]) } else { before }
+    checksum(checksum(SEED, &block[..at]), &block[at + 4..])
 }
 
 /// Stores the checksum.

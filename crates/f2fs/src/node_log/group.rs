@@ -57,7 +57,7 @@ impl Member<'_> {
 pub(crate) struct Group<'l> {
     log: &'l NodeLog,
     lane: MutexGuard<'l, Lane>,
-    number: u64,
+    pub(super) number: u64,
     members: u32,
     flags: u8,
     put: Vec<(Nid, Option<Located>)>,

@@ -30,6 +30,8 @@ pub(crate) mod mark;
 mod record;
 mod runs;
 mod scan;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use group::{Content, Group, Member};
 pub(crate) use head::CheckpointId;

@@ -74,7 +74,7 @@ impl NodeLog {
     }
 
     /// Position of a line, and the length of its chunk from there on; `None`: it is in no chunk.
-    fn place_of(&self, line: u32) -> Option<(u64, usize)> {
+    pub(super) fn place_of(&self, line: u32) -> Option<(u64, usize)> {
         let at = u64::from(line) * LOG_LINE_BYTES;
         let in_chunk = at.checked_sub(LOG_CHUNKS_BYTES)?;
         let room = (CHUNK_BYTES - in_chunk % CHUNK_BYTES) as usize;

@@ -24,7 +24,7 @@ pub(crate) struct Newest {
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) nodes: BTreeMap<Nid, Newest>,
-    last_log_checkpoint: u64,
+    pub(super) last_log_checkpoint: u64,
 }
 
 impl Found {
@@ -94,7 +94,7 @@ impl NodeLog {
 
     /// Calls `look` for all whole records, chunk by chunk, with their lines, and with the last gap before
     /// them in their chunk, if any.
-    fn each_record(&self, look: &mut dyn FnMut(&RecordHead, u32, Option<u64>)) {
+    pub(super) fn each_record(&self, look: &mut dyn FnMut(&RecordHead, u32, Option<u64>)) {
         let mut tries = TRIES_MAX;
         for chunk in 0..self.chunks {
             let mut at = LOG_CHUNKS_BYTES + chunk * CHUNK_BYTES;
