@@ -244,7 +244,10 @@ fn chain(pass: &mut Pass<'_>, walk: &mut Walk, number: u32, at: Pos, log: &mut L
         next = follow(pass, walk, number, (next_pos(block), PointerLocation::Next(block)), log);
     }
     if pass.image.kind == LogKind::Tail {
-        by_tail(pass, walk, pages, log);
+        // The tail stands in the only chain that can have one.
+        if number == 0 {
+            by_tail(pass, walk, pages, log);
+        }
     } else {
         pages.into_iter().for_each(|page| page::judge(pass, page, SLOTS + 1, log));
     }
@@ -274,13 +277,13 @@ fn header(pass: &mut Pass<'_>, id: InodeId, chain: u32, block: BlockNo, log: &mu
     }
     let epoch = pass.image.superblock.epoch.get();
     if header.epoch > epoch && header.owner == id {
-        let what = format!("the page is of mount {}, the superblock counts {epoch}", header.epoch);
+        let what = format!("the page is of mount {}", header.epoch);
         if header.epoch < MOUNTS_MAX / 2 {
-            pass.issue(Code::EPOCH_BEHIND, location, what);
+            pass.issue(Code::EPOCH_BEHIND, location, format!("{what}, the superblock counts {epoch}"));
             pass.epoch_seen = pass.epoch_seen.max(header.epoch);
         } else {
             // If this era were believed, the image would have no mounts left.
-            pass.issue(Code::VERSION_RANGE, location, what);
+            pass.issue(Code::VERSION_RANGE, location, format!("{what}, of which no image has so many"));
             log.damaged = true;
         }
     }
