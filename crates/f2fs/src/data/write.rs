@@ -413,3 +413,6 @@ impl Change<'_> {
         self.change_inode(nid, |block| block.size_bytes.set(grown))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -126,3 +126,54 @@ impl Pages {
         self.shard(nid).get(&nid).map(|pages| pages.keys().copied().collect()).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::BLOCK_BYTES;
+
+    fn block(byte: u8) -> Box<Block> {
+        Box::new([byte; BLOCK_BYTES])
+    }
+
+    #[test]
+    fn changed_pages_are_counted_once_and_found_until_they_are_dropped() {
+        let (pages, one, other) = (Pages::new(), Nid(5), Nid(5 + SHARDS as u32));
+        [3, 4, 9].iter().for_each(|page| pages.put(one, PageNo(*page), block(*page as u8)));
+        pages.put(other, PageNo(4), block(40));
+        pages.put(one, PageNo(4), block(5));
+        assert_eq!((pages.count(), pages.of(one)), (4, vec![PageNo(3), PageNo(4), PageNo(9)]));
+        let first = |nid: Nid, page: u64| pages.with(nid, PageNo(page), |block| block[0]);
+        assert_eq!(
+            [first(one, 4), first(one, 5), first(other, 4), first(Nid(6), 4)],
+            [Some(5), None, Some(40), None]
+        );
+        let next = |from: u64| pages.next_dirty(one, PageNo(from)).map(|page| page.0);
+        assert_eq!([0, 3, 4, 5, 9, 10].map(next), [Some(3), Some(3), Some(4), Some(9), Some(9), None]);
+        assert!(pages.change(one, PageNo(9), |block| block[0] = 90) && first(one, 9) == Some(90));
+        assert!(!pages.change(one, PageNo(8), |_| panic!("it is not there")));
+        let mut inodes = pages.inodes();
+        inodes.sort();
+        assert_eq!(inodes, [one, other]);
+        pages.drop_range(one, PageNo(4)..PageNo(9));
+        assert_eq!((pages.count(), pages.of(one)), (3, vec![PageNo(3), PageNo(9)]));
+        pages.drop_range(one, PageNo(0)..PageNo(10));
+        assert_eq!((pages.count(), pages.of(one), pages.inodes()), (1, vec![], vec![other]));
+        pages.drop_range(one, PageNo(0)..PageNo(10));
+        assert_eq!(pages.count(), 1);
+    }
+
+    #[test]
+    fn a_page_that_changes_is_cached_no_more() {
+        let (pages, nid) = (Pages::new(), Nid(5));
+        let first = |page: u64| pages.with_page_in_memory(nid, PageNo(page), |block| block[0]);
+        (3..6).for_each(|page| pages.cache(nid, PageNo(page), block(1)));
+        pages.put(nid, PageNo(4), block(2));
+        assert_eq!([3, 4, 5, 6].map(first), [Some(1), Some(2), Some(1), None]);
+        assert_eq!(pages.count(), 1, "what is only cached is not counted");
+        pages.drop_range(nid, PageNo(4)..PageNo(5));
+        assert_eq!([3, 4, 5].map(first), [Some(1), None, Some(1)]);
+        pages.drop_range(nid, PageNo(3)..PageNo(5));
+        assert_eq!([3, 5].map(first), [None, Some(1)]);
+    }
+}

@@ -80,3 +80,66 @@ impl<'a> Owners<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Segno;
+    use crate::segments::tests::table;
+
+    fn geometry() -> Geometry {
+        Geometry {
+            blocks: 512 * 20,
+            segments_per_section: 1,
+            checkpoint: BlockAddr(512),
+            checkpoint_payload: 0,
+            sit: BlockAddr(1536),
+            sit_segments: 2,
+            nat: BlockAddr(2560),
+            nat_segments: 2,
+            ssa: BlockAddr(3584),
+            main: BlockAddr(5120),
+            main_segments: 8,
+        }
+    }
+
+    fn told(owners: &mut Owners<'_>, ranges: &[(u32, u64)]) -> Vec<String> {
+        let mut claims = Claims::default();
+        ranges.iter().for_each(|(first, blocks)| owners.claim(BlockAddr(*first), *blocks, &mut claims));
+        claims.told().collect()
+    }
+
+    #[test]
+    fn each_block_that_is_led_to_again_is_counted() {
+        let geometry = geometry();
+        let mut owners = Owners::of(&geometry);
+        assert!(told(&mut owners, &[(5120, 20), (5140, 1), (9215, 1)]).is_empty());
+        assert_eq!(told(&mut owners, &[(5139, 1)]), ["its block 5139 is led to twice"]);
+        assert_eq!(told(&mut owners, &[(5138, 10)]), ["its block 5138 is led to twice, and so are 2 more"]);
+        assert_eq!(told(&mut owners, &[(9214, 9)]), ["its block 9215 is led to twice"]);
+        // What is outside the main area is nobody's here.
+        assert!(told(&mut owners, &[(5119, 1), (5119, 1), (9216, 5), (9216, 5), (0, 0)]).is_empty());
+        let all = u64::from(geometry.main_segments * SEGMENT_BLOCKS);
+        assert_eq!(
+            [owners.count(all - 1), owners.count(1), owners.count(0), owners.count(1)],
+            [Some(()), Some(()), Some(()), None]
+        );
+    }
+
+    #[test]
+    fn blocks_that_the_table_has_as_free_are_told() {
+        let (geometry, segments) = (geometry(), table(1, 8, &[]));
+        let mut owners = Owners { segments: Some(segments), ..Owners::of(&geometry) };
+        assert_eq!(
+            told(&mut owners, &[(5120, 1), (5120, 1)]),
+            [
+                "its block 5120 is led to twice",
+                "its block 5120 is said to be free by the segment table, and so are 1 more"
+            ]
+        );
+        assert_eq!(
+            owners.segments.as_ref().map(|segments| segments.place_of(BlockAddr(5120)).0),
+            Some(Segno(0))
+        );
+    }
+}
