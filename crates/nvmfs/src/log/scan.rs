@@ -254,3 +254,6 @@ fn one_group(slots: &Slots<'_>, txn: Txn, scan: &mut PageScan) -> Result<u32, u3
     }
     Ok(slot)
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -308,3 +308,78 @@ impl Intent {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    const INODE: InodeId = InodeId { ino: Ino((1 << 40) - 1), generation: 1 << 61 };
+
+    #[test]
+    fn what_a_lane_was_writing_is_read_back_until_it_is_visible() {
+        let intent = Intent::new();
+        assert_eq!((intent.log(), intent.log_before()), (None, None));
+        intent.logs(5, BlockNo(9), 63);
+        intent.logs(5, BlockNo(9), 1);
+        assert_eq!((intent.log(), intent.log_before()), (Some((5, BlockNo(9), 1)), None), "of one inode");
+        intent.logs(6, BlockNo(1 << 39), 2);
+        assert_eq!(intent.log(), Some((6, BlockNo(1 << 39), 2)));
+        assert_eq!(intent.log_before(), Some((5, BlockNo(9), 1)));
+        intent.logged();
+        assert_eq!((intent.log(), intent.log_before()), (None, None));
+        intent.logs(7, BlockNo(3), 3);
+        assert_eq!(intent.log_before(), None, "what was logged is visible");
+        intent.pages(8, PageNo(4), PageNo(6));
+        assert_eq!(intent.cells(), (8, PageNo(4), PageNo(6)));
+    }
+
+    #[test]
+    fn directories_tables_and_latches_are_noted_once_while_there_is_room() {
+        let intent = Intent::new();
+        [5, 6, 5, 7, 6].iter().for_each(|dir| intent.note_dir(*dir));
+        assert_eq!(intent.dirs().collect::<Vec<_>>(), [5, 6, 7]);
+        [8, 9, 8].iter().for_each(|dir| intent.note_dir(*dir));
+        assert_eq!(intent.dirs().collect::<Vec<_>>(), [5, 6, 7, 8]);
+        intent.forget_dirs();
+        assert_eq!(intent.dirs().count(), 0);
+        intent.note_table(77);
+        assert_eq!(intent.table(), 77);
+        for at in 1..=LATCHES as u64 {
+            assert_eq!(intent.note_latch(at).map(|place| place.load(SeqCst)), Some(at));
+        }
+        assert!(intent.note_latch(99).is_none());
+        intent.latches[2].store(0, SeqCst);
+        assert_eq!(intent.latches().collect::<Vec<_>>(), [1, 2, 4, 5, 6, 7, 8]);
+        assert!(intent.note_latch(99).is_some_and(|place| std::ptr::eq(place, &intent.latches[2])));
+        intent.forget_latches();
+        assert_eq!(intent.latches().count(), 0);
+    }
+
+    #[test]
+    fn how_far_an_inode_has_gone_is_read_back() {
+        let intent = Intent::new();
+        assert_eq!((intent.freeing(), intent.unlinking(), intent.pin()), (None, None, Pinning::None));
+        for how in [Freeing::Asked, Freeing::Claimed, Freeing::Begun] {
+            intent.note_freeing(INODE.ino.0, how);
+            assert_eq!(intent.freeing(), Some((INODE.ino.0, how)));
+        }
+        intent.note_freeing(9, Freeing::None);
+        assert_eq!(intent.freeing(), None);
+        intent.note_unlinking(INODE);
+        assert_eq!(intent.unlinking(), Some((INODE, false)));
+        intent.note_lowering(Some(INODE));
+        assert_eq!(intent.unlinking(), Some((INODE, true)));
+        intent.note_lowering(None);
+        assert_eq!(intent.unlinking(), None);
+        intent.note_creating(12);
+        assert_eq!(intent.creating.load(SeqCst), 12);
+        intent.pinning(1 << 40);
+        assert_eq!((intent.pin(), intent.pin().ino()), (Pinning::Doubtful(1 << 40), Some(1 << 40)));
+        for phase in [Phase(0), Phase(1)] {
+            intent.pinned(5, phase);
+            assert_eq!((intent.pin(), intent.pin().ino()), (Pinning::Done(5, phase), Some(5)));
+        }
+        intent.unpinned();
+        assert_eq!((intent.pin(), intent.pin().ino()), (Pinning::None, None));
+    }
+}
