@@ -91,7 +91,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "torn",
         usage: "[--processes] [--reads N] [--durability process|power]",
-        about: "no overlapping read is ever torn: 1e6 reads a shape and variant, 1e5 of the largest; --processes: mount and bypass",
+        about: "are overlapping reads torn? 1e6 reads a shape and variant, 1e5 of the largest; --processes: mount and bypass",
         run: torn::chore,
     },
     Chore {
@@ -115,13 +115,13 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "scribble",
         usage: "[--seconds N] [--seed N]",
-        about: "whatever is written over the memory that clients share, nobody crashes or hangs (an hour, root)",
+        about: "memory that clients share is overwritten, in turns and at random: nobody crashes or hangs (an hour, root)",
         run: hostile::scribble,
     },
     Chore {
         name: "cli-fuzz",
         usage: "[--say]",
-        about: "every command with every kind of wrong operand ends with words and leaves nothing behind (root)",
+        about: "every command with wrong operands of many kinds ends with words and leaves nothing behind (root)",
         run: hostile::cli_fuzz,
     },
     Chore {
@@ -139,7 +139,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "survive",
         usage: "[--kills N] [--seed N] [--durability process|power]",
-        about: "a process is killed between any two instructions of a call, and who settles it too",
+        about: "a process is killed between two instructions of a call, 2,000 times at random, and often its settler too",
         run: kill_loop::survive,
     },
     Chore {
@@ -181,13 +181,13 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "full",
         usage: "[--seconds N] [--seed N] [--variant V|f2fs]",
-        about: "random calls, kills, power cuts on images 90 to 100 % full, beside the model; unlinks empty them (an hour)",
+        about: "random calls, kills and power cuts (F2FS: remounts) on images 90 to 100 % full, beside the model (an hour)",
         run: full::chore,
     },
     Chore {
         name: "f2fs-damage",
         usage: "[--seconds N] [--seed N]",
-        about: "every field of an F2FS image set to what it never is: clear errors, and no other file loses a byte (an hour)",
+        about: "fields of F2FS images set to what they never are: clear errors, and no other file loses a byte (an hour)",
         run: f2fs_damage::chore,
     },
     Chore {
@@ -212,7 +212,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "docs",
         usage: "[--short]",
-        about: "API documentation and pages: their files, tests, options and figures are there, their commands run (root)",
+        about: "API documentation and pages: their files, tests, options and figures are there, commands of most blocks run (root)",
         run: docs::chore,
     },
     Chore { name: "help", usage: "", about: "this list", run: help },
