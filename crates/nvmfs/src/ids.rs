@@ -115,3 +115,29 @@ impl InodeId {
         self.generation >> 40
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_and_pages_are_of_4_kib() {
+        assert_eq!((BlockNo(3).pos(), BlockNo(3).plus(4)), (Pos(12_288), BlockNo(7)));
+        assert_eq!([0, 4095, 4096, 8191].map(|at| PageNo::of(at).0), [0, 0, 1, 1]);
+        assert_eq!([0, 1, 4096, 4097].map(|at| PageNo::after(at).0), [0, 1, 1, 2]);
+        assert_eq!((PageNo(5).offset(), PageNo::END.offset()), (20_480, 1 << 48));
+        assert_eq!(
+            (Version(7).next(), InodeId { ino: Ino(1), generation: 5 << 40 | 9 }.made_in()),
+            (Version(8), 5)
+        );
+    }
+
+    #[test]
+    fn blocks_that_follow_each_other_are_one_extent() {
+        let mut extents = Vec::new();
+        [5, 6, 8, 9, 10, 4].iter().for_each(|block| add_extent(&mut extents, BlockNo(*block)));
+        let counts: Vec<_> = extents.iter().map(|e| (e.block.0, e.count)).collect();
+        assert_eq!(counts, [(5, 2), (8, 3), (4, 1)]);
+        assert_eq!([0, 1, 2, 4, 5].map(|n| block_at(&extents, n).0), [5, 6, 8, 10, 4]);
+    }
+}

@@ -261,3 +261,88 @@ impl Chain {
         Some(self.spare.load(Relaxed)).filter(|b| *b != 0).map(|b| Extent { block: BlockNo(b), count: 1 })
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn tail(page: u64, slot: u32) -> Tail {
+        Tail { page: BlockNo(page), slot, seed: 9 }
+    }
+
+    #[test]
+    fn a_chain_is_one_lanes_while_it_is_busy() {
+        let chain = Chain::new(3, 0);
+        assert_eq!((chain.number(), chain.user(), Chain::new(3, 5).user()), (3, None, Some(5)));
+        assert!(chain.claim(5) && chain.user() == Some(5));
+        assert!(!chain.claim(5) && !chain.claim(6) && !chain.claim_quiet(6), "it is busy");
+        assert!(chain.was_used_by(5) && !chain.was_used_by(6));
+        chain.rest(5);
+        assert!(chain.user().is_none() && !chain.was_used_by(5));
+        assert!(!chain.claim(6), "another lane keeps it");
+        assert!(!chain.claim_quiet(5), "it keeps it itself");
+        chain.forget_keeper(6);
+        assert!(!chain.claim(7));
+        assert!(chain.claim_quiet(6) && chain.user() == Some(6));
+        chain.forget_keeper(6);
+        assert_eq!(chain.user(), Some(6), "it uses it");
+        chain.unclaim();
+        assert!(chain.claim_quiet(7));
+        chain.rest(7);
+        chain.forget_keeper(7);
+        assert!(chain.claim(8));
+    }
+
+    #[test]
+    fn a_borrowed_chain_goes_back_to_its_owner() {
+        let chain = Chain::new(0, 0);
+        assert_eq!((chain.borrow(5), chain.user()), (Some(0), Some(5)));
+        assert_eq!((chain.borrow(5), chain.borrow(6)), (Some(5 | BUSY), None));
+        chain.put_back(0);
+        assert!(chain.claim(5));
+        chain.rest(5);
+        assert_eq!((chain.borrow(6), chain.user()), (Some(5), Some(6)));
+        chain.put_back(5);
+        assert!(chain.user().is_none() && chain.become_busy(5, 5) && !chain.become_busy(5, 5));
+    }
+
+    #[test]
+    fn a_page_has_room_up_to_its_last_slot() {
+        let none = Chain::new(0, 0);
+        assert!(
+            !none.has_room(1) && none.head().is_none() && none.oldest().is_none() && none.spare().is_none()
+        );
+        assert_eq!(none.tail(), (BlockNo(0), SLOTS + 1));
+        let chain = Chain::recovered(2, BlockNo(20), tail(30, SLOTS));
+        assert_eq!(
+            (chain.head(), chain.oldest(), chain.tail()),
+            (Some(BlockNo(20)), Some(BlockNo(20)), (BlockNo(30), SLOTS))
+        );
+        assert_eq!([0, 1, 2].map(|slots| chain.has_room(slots)), [true, true, false]);
+        chain.spare.store(40, Relaxed);
+        assert_eq!((chain.has_room(2), chain.spare()), (true, Some(Extent { block: BlockNo(40), count: 1 })));
+        chain.clean_after.store(1, Relaxed);
+        chain.restart(Some(BlockNo(21)), tail(31, 5));
+        assert_eq!(
+            (chain.head(), chain.oldest(), chain.tail()),
+            (Some(BlockNo(21)), Some(BlockNo(21)), (BlockNo(31), 5))
+        );
+        assert!(chain.spare().is_none() && chain.clean_after.load(Relaxed) == 0);
+        chain.head.store(22, Relaxed);
+        assert_eq!(chain.oldest(), Some(BlockNo(21)), "others see it later");
+        chain.settle_oldest();
+        assert_eq!(chain.oldest(), Some(BlockNo(22)));
+        chain.restart(None, Tail::NONE);
+        assert!(chain.head().is_none() && chain.oldest().is_none() && !chain.has_room(1));
+    }
+
+    #[test]
+    fn a_chain_is_quiet_since_the_look_after_its_last_record() {
+        let chain = Chain::recovered(0, BlockNo(20), tail(30, 5));
+        assert_eq!([chain.quiet_before(7), chain.quiet_before(9)], [8, 8]);
+        chain.slot.store(6, Relaxed);
+        assert_eq!([chain.quiet_before(9), chain.quiet_before(12)], [10, 10]);
+        chain.page.store(31, Relaxed);
+        assert_eq!(chain.quiet_before(12), 13);
+    }
+}

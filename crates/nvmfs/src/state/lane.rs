@@ -316,3 +316,80 @@ impl Lane {
         unsafe { &mut *self.own.get() }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::ids::{BlockNo, Extent};
+
+    fn is(state: OpState) -> [bool; 3] {
+        [state.idle(), state.active(), state.committed()]
+    }
+
+    #[test]
+    fn an_operation_begins_happens_and_ends_under_its_own_number() {
+        let lane = Box::new(Lane::zeroed());
+        let (before, all) = (lane.state(), Extent { block: BlockNo(5), count: 2 });
+        assert_eq!(is(before), [true, false, false]);
+        lane.begin(Ino(7), PageNo(1), PageNo(3));
+        let active = lane.state();
+        assert_eq!((is(active), lane.intent.cells()), ([false, true, false], (7, PageNo(1), PageNo(3))));
+        lane.intent.taken.push(all);
+        lane.commit();
+        assert_eq!(is(lane.state()), [false, false, true]);
+        lane.end();
+        assert_eq!((is(lane.state()), lane.intent.taken.blocks()), ([true, false, false], 0));
+        lane.begin(Ino(7), PageNo(1), PageNo(3));
+        assert!(lane.state() != active && is(lane.state()) == is(active));
+        // Its thread dies before it has happened: what it took is to be freed.
+        let dead = lane.state();
+        lane.intent.taken.push(all);
+        lane.end_dead(false);
+        assert_eq!((is(lane.state()), lane.intent.taken.blocks()), ([true, false, false], 2));
+        lane.begin(Ino(7), PageNo(1), PageNo(3));
+        assert_ne!(lane.state(), dead);
+        lane.end_dead(true);
+        assert_eq!((is(lane.state()), lane.intent.taken.blocks()), ([true, false, false], 0));
+    }
+
+    #[test]
+    fn what_a_lane_holds_is_noted_with_its_slots() {
+        let lane = Box::new(Lane::zeroed());
+        // SAFETY: one thread, and one reference.
+        let own = unsafe { lane.own() };
+        assert!(lane.is_sound(own) && !lane.holds_any());
+        assert!(own.magazine.push(BlockNo(3)) && own.magazine.push(BlockNo(4)));
+        own.limbo.push(Extent { block: BlockNo(5), count: 4 });
+        lane.note_held(own);
+        assert_eq!((lane.held(), lane.holds_any()), (6, true));
+        (own.slots.empty, own.slots.ended_len) = (10, 1);
+        lane.note_held(own);
+        assert_eq!((lane.held(), lane.holds_any()), (16, true));
+        (own.magazine, own.slots.empty) = (Magazine::new(), 0);
+        own.limbo.clear();
+        lane.note_held(own);
+        assert_eq!((lane.held(), lane.holds_any()), (0, true), "a slot alone");
+        own.slots.ended_len = 0;
+        lane.note_held(own);
+        assert!(!lane.holds_any());
+        own.place(7, 8);
+        own.place(70, 80);
+        assert_eq!((own.cursor, own.chunk_cursor), (7, 8), "the first lease counts");
+    }
+
+    #[test]
+    fn a_lane_is_sound_while_both_its_ends_are_as_they_were() {
+        let lane = Box::new(Lane::zeroed());
+        // SAFETY: one thread, and one reference.
+        let own = unsafe { lane.own() };
+        lane.mark(own);
+        assert!(lane.is_sound(own));
+        own.canary ^= 1;
+        assert!(!lane.is_sound(own));
+        own.canary = 0;
+        assert!(!lane.is_sound(own), "only one is");
+        own.canary = CANARY;
+        lane.intent.canary.store(0, Relaxed);
+        assert!(!lane.is_sound(own));
+    }
+}

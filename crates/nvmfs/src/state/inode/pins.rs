@@ -116,3 +116,47 @@ impl Pins {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_let_go_when_its_phase_is_over() {
+        let (pins, [one, two]) = (Pins::new(), [Phase(0), Phase(1)]);
+        let seen = || {
+            let now = pins.now();
+            (now.present(), [now.over(one), now.over(two)], [now.lets_go(one), now.lets_go(two)], now.none())
+        };
+        assert_eq!(seen(), (one, [true, true], [true, true], true));
+        pins.turn();
+        assert_eq!(seen(), (one, [true, true], [true, true], true), "nobody pins");
+        assert_eq!([pins.pin(), pins.pin()], [one, one]);
+        assert_eq!(seen(), (one, [false, true], [false, true], false));
+        pins.turn();
+        assert_eq!(seen(), (two, [false, true], [false, false], false));
+        pins.turn();
+        assert_eq!(seen().0, two, "the old phase has pins");
+        assert_eq!(pins.pin(), two);
+        pins.unpin(one);
+        assert_eq!(seen(), (two, [false, false], [false, false], false));
+        assert_eq!(pins.now().without(two), Pinned(PRESENT | 1));
+        pins.unpin(one);
+        assert_eq!(seen(), (two, [true, false], [true, false], false));
+        pins.turn();
+        assert_eq!(seen(), (one, [true, false], [false, false], false));
+        pins.unpin(two);
+        assert_eq!(seen(), (one, [true, true], [true, true], true));
+    }
+
+    #[test]
+    fn each_phase_counts_a_pin_of_every_lane() {
+        let pins = Pins::new();
+        (0..crate::ids::LANES).for_each(|_| _ = pins.pin());
+        pins.turn();
+        (0..crate::ids::LANES).for_each(|_| assert_eq!(pins.pin(), Phase(1)));
+        let now = pins.now();
+        assert_eq!([now.count(Phase(0)), now.count(Phase(1))], [u32::from(crate::ids::LANES); 2]);
+        assert_eq!(now.without(Phase(1)).count(Phase(1)), u32::from(crate::ids::LANES) - 1);
+    }
+}

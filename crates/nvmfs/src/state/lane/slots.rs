@@ -98,3 +98,70 @@ impl Slots {
         known.or_else(empty).unwrap_or((self.last as usize + 1) % max)
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn holding(chunks: &[(u64, u64)]) -> Slots {
+        let mut slots = Slots::zeroed();
+        for (held, (chunk, free)) in slots.chunks.iter_mut().zip(chunks) {
+            *held = HeldChunk { number: chunk + 1, free: *free };
+        }
+        slots.count_empty(ALL_FREE);
+        slots
+    }
+
+    #[test]
+    fn free_slots_are_taken_chunk_by_chunk_from_the_one_used_last() {
+        let mut slots = holding(&[(3, 0b101), (9, ALL_FREE), (0, 1 << 31)]);
+        assert_eq!((slots.empty_chunks(), slots.any()), (1, true));
+        let taken: Vec<u64> = (0..4).filter_map(|_| slots.pop()).map(|ino| ino.0).collect();
+        assert_eq!(taken, [3 * 32, 3 * 32 + 2, 9 * 32, 9 * 32 + 1]);
+        assert_eq!((slots.last, slots.empty_chunks()), (1, 0), "it has an inode now");
+        slots.chunks[0].free = 0b10;
+        (0..30).for_each(|_| _ = slots.pop());
+        assert_eq!((slots.pop(), slots.last), (Some(Ino(31)), 2));
+        assert_eq!((slots.pop(), slots.last), (Some(Ino(3 * 32 + 1)), 0), "around once");
+        assert_eq!((slots.pop(), slots.last), (None, 0));
+        assert!(slots.any(), "its chunks are held still");
+        let mut none = Slots::zeroed();
+        assert!(!none.any() && none.empty_chunks() == 0 && none.pop().is_none());
+        none.ended_len = 1;
+        assert!(none.any());
+    }
+
+    #[test]
+    fn a_chunk_whose_last_inode_ended_counts_as_empty() {
+        let mut slots = holding(&[(3, ALL_FREE & !0b111)]);
+        slots.ended[..3].copy_from_slice(&[3 * 32, 3 * 32 + 1, 4 * 32 + 2]);
+        slots.ended_len = 3;
+        slots.count_ended(3, 0);
+        assert_eq!(slots.ended_empty, 0, "one is left");
+        slots.count_ended(3, 0b100);
+        assert_eq!(slots.ended_empty, 1, "no lane holds that slot");
+        slots.ended[2] = 3 * 32 + 2;
+        slots.count_ended(3, 0);
+        assert_eq!((slots.ended_empty, slots.empty_chunks()), (2, 2));
+        slots.ended_len = 2;
+        slots.count_ended(3, 0);
+        slots.count_ended(4, ALL_FREE & !1);
+        assert_eq!(slots.ended_empty, 2, "what is behind their number is old");
+        slots.count_ended(4, ALL_FREE);
+        assert_eq!(slots.ended_empty, 3);
+        slots.empty = u64::MAX;
+        assert_eq!(slots.empty_chunks(), u64::MAX);
+    }
+
+    #[test]
+    fn a_chunk_has_its_place_or_gets_one_in_turn() {
+        let mut slots = holding(&[(3, 1), (4, 1), (5, 0), (6, 1)]);
+        assert_eq!([3, 4, 5].map(|chunk| slots.place(chunk, 4)), [0, 1, 2]);
+        assert_eq!(slots.place(77, 4), 2, "without free slots");
+        slots.chunks[2].free = 1;
+        assert_eq!(slots.place(77, 4), 1);
+        slots.last = 3;
+        assert_eq!((slots.place(77, 4), slots.place(77, 5)), (0, 4));
+        assert_eq!(slots.place(6, 3), 1, "behind the places there are");
+    }
+}
