@@ -132,3 +132,49 @@ fn cached_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
 fn size(fd: BorrowedFd<'_>, how: AtFlags) -> Result<u64, Errno> {
     statx(fd, c"", AtFlags::EMPTY_PATH | how, StatxFlags::SIZE).map(|known| known.stx_size)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+    use std::cell::RefCell;
+
+    /// The sizes for which it was asked whether they are stale, of a file of seven bytes.
+    fn asked(is_stale: bool, engines: u64) -> Vec<u64> {
+        let (file, seen) = (tempfile::tempfile().unwrap(), RefCell::new(Vec::new()));
+        file.set_len(7).unwrap();
+        let stale = |size| {
+            seen.borrow_mut().push(size);
+            is_stale
+        };
+        KernelStat::refresh_if(file.as_fd(), stale, || engines);
+        seen.into_inner()
+    }
+
+    #[test]
+    fn a_size_is_asked_for_until_the_kernel_keeps_the_answer() {
+        assert_eq!(asked(false, 7), [7], "it is not stale");
+        assert_eq!(asked(true, 7), [7]);
+        assert_eq!(asked(true, 9), [7], "the kernel has kept what it was told");
+        KernelStat::refresh_for_mapping(tempfile::tempfile().unwrap().as_fd());
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 40).unwrap();
+        assert_eq!((asked_size(file.as_fd()), cached_size(file.as_fd())), (Ok(1 << 40), Ok(1 << 40)));
+    }
+
+    #[test]
+    fn a_file_without_a_mount_of_ours_answers_no_announcement() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(!KernelStat::calls_go_past_kernel(file.as_fd()));
+    }
+
+    #[test]
+    fn only_a_regular_file_is_one() {
+        let stat = KernelStat::of(tempfile::tempfile().unwrap().as_fd()).unwrap();
+        let of = |mode: u32| KernelStat { mode, ..stat }.is_regular();
+        assert!(of(libc::S_IFREG) && of(libc::S_IFREG | 0o7777));
+        for mode in [0, 0o7777, libc::S_IFDIR, libc::S_IFLNK, libc::S_IFSOCK, libc::S_IFCHR, libc::S_IFBLK] {
+            assert!(!of(mode), "{mode:o}");
+        }
+    }
+}
