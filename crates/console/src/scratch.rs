@@ -8,9 +8,11 @@ use heddle_fuse::Unmounter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs;
+use std::io::{Error, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The magic number of tmpfs.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -18,6 +20,8 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// Free space that makes /dev/shm large enough for the images of `heddle demo`.
 const SHM_FREE_MIN: u64 = 400 << 20;
 const SHM: &str = "/dev/shm";
+/// How long the removal of the directory may meet files that are just made.
+const REMOVE_MAX: Duration = Duration::from_secs(2);
 
 /// Removes the directories of killed commands where [`Scratch::new`] makes its own.
 pub fn remove_left() {
@@ -97,11 +101,55 @@ fn clean(dir: &Path, mounts: &Mutex<Vec<Unmounter>>) {
         // It is usually gone already.
         let _ = mount.detach();
     }
-    if let Err(error) = fs::remove_dir_all(dir) {
+    if let Err((left, error)) = remove(dir) {
         talk(&format!(
             "heddle: {} is left behind: {error}. Remove it with: rm -r {}",
-            dir.display(),
-            dir.display()
+            left.display(),
+            left.display()
         ));
+    }
+}
+
+/// Removes the directory. Other threads and children may be making files in it: under another name they do not find it.
+///
+/// # Errors
+/// With the name of what is left.
+fn remove(dir: &Path) -> Result<(), (PathBuf, Error)> {
+    let began = Instant::now();
+    let gone = dir.with_extension("gone");
+    let left = if fs::rename(dir, &gone).is_ok() { gone } else { dir.to_path_buf() };
+    loop {
+        match fs::remove_dir_all(&left) {
+            Ok(()) => return Ok(()),
+            // A file whose making had begun before.
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty && began.elapsed() < REMOVE_MAX => {}
+            Err(error) => return Err((left, error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_goes_while_threads_make_files_in_it() {
+        let base = tempfile::tempdir().unwrap();
+        for round in 0..2 {
+            let dir = base.path().join(format!("heddle-{round}.0"));
+            fs::create_dir(&dir).unwrap();
+            // So many that the makers are at work while they go.
+            (0..200).for_each(|n| fs::create_dir(dir.join(format!("below {n}"))).unwrap());
+            let make = |who: u32| {
+                (0..20_000).find(|n| fs::write(dir.join(format!("{who} {n}")), b"").is_err()).is_some()
+            };
+            std::thread::scope(|scope| {
+                let makers = [0, 1].map(|who| scope.spawn(move || make(who)));
+                while !dir.join("0 3").exists() {}
+                clean(&dir, &Mutex::default());
+                assert!(makers.map(|maker| maker.join().unwrap()) == [true; 2], "round {round}");
+            });
+            assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0, "round {round}");
+        }
     }
 }
