@@ -68,8 +68,9 @@ Options for -o:
                          [default on tmpfs, ramfs and hugetlbfs, which a power cut empties; refused on all other media]
   durability=power       a write that returned survives a power cut too [default on all other media; on memory, use it for
                          measurements only, as the papers do]. With F2FS images both options concern the node log only
-  lock-mode=fair         nova, nova-interval, nova-array and nova-tree: waiters for their locks sleep, and readers wait for a writer
-                         that has waited 1 ms [default]; lock-mode=paper: as in the papers on these, waiters spin and readers go first
+  lock-mode=fair         nova, nova-array and nova-tree: waiters for their locks sleep, and readers wait for a writer that has waited
+                         1 ms [default]; lock-mode=paper: as in the papers on these, waiters spin and readers go first. For
+                         nova-interval both are the same: waiters sleep, and readers wait for every writer before them
   segment=SIZE           nova-interval, nova-array and nova-tree: the unit of the range locks; ranges are rounded out to it (4K)
   nvm=FILE               as --nvm FILE
   nvm-size=SIZE          size of a new node log (64M)
@@ -91,7 +92,7 @@ Options for -o:
                          not wait)
   uid=USER, gid=GROUP    all files show this owner or group, and new files get it
   sync, dirsync, async   F2FS: each call that changes anything (sync) or a name (dirsync) is durable when it returns. With async
-                         [default] a change without fsync(2) is durable within 30 seconds: sync(1) and syncfs(2) do not reach a FUSE
+                         [default] a change without fsync(2) is durable within about 30 seconds: sync(1) and syncfs(2) do not reach a FUSE
                          mount. A later async cancels sync, not dirsync.
                          On NVM images every call is durable when it returns
   remount                change the mount at DIR: ro or rw, exec or noexec, suid or nosuid, dev or nodev. ro applies to all programs,

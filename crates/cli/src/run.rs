@@ -50,7 +50,7 @@ Environment:
   HEDDLE_TRUST=USER,...  attach to these users' mounts too, besides root's and your own; these users can corrupt the program's memory
                          (docs/security.md)
 
-Static and set-id programs work without the bypass, through the kernel.
+Static programs, and set-id programs that get another user's or group's rights, work without the bypass, through the kernel.
 
 Exit code: the program's; 126 if it cannot be run, 127 if it is not found, 1 if this command fails before, 2 if its options are wrong.";
 

@@ -91,7 +91,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_name = "SIZE,…", default_value = "4K")]
     segment: Vec<Size>,
     /// How waiters for the papers' locks wait: fair (they sleep; readers wait for a writer that has waited 1 ms) or paper (as published:
-    /// they spin, readers go first)
+    /// they spin, readers go first). For nova-interval both are the same
     #[arg(long, default_value = "fair", value_parser = heddle_console::variant::lock_mode)]
     lock_mode: LockMode,
     /// What a write survives after it returned: process (the death of any process, as on tmpfs), or power (a power cut too, if

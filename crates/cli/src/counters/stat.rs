@@ -23,8 +23,8 @@ Examples:
   heddle stat --json /dev/shm/my.img | jq .calls.write
 
 Of each kind of call, one in 64 is timed. Times are the engine's, without the kernel's part of calls through a mount. Calls that the kernel
-answers itself are not counted. A wait is the time that a call slept for a lock; the papers' variants estimate waits from timed calls,
-and F2FS images count none. A process is listed while it has the file system open; the sums keep the calls of processes that have
+answers itself are not counted. A wait is the time that a call slept for a lock; waits for the papers' range locks are estimated from timed
+calls, and F2FS images count none. A process is listed while it has the file system open; the sums keep the calls of processes that have
 ended. The user who mounted, root, and members of the group of heddle mount -o attach-group=G may read statistics.";
 
 /// Runs the command.
