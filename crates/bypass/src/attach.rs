@@ -31,6 +31,10 @@ const AGAIN_AFTER_TIMES: u32 = 20;
 /// time.
 const ASKING_MAX: Duration = Duration::from_secs(30);
 
+/// This process has locked a file through a heddle mount, or mapped one in a way that shares its stores. One file system may have several
+/// places, so this counts for all of them.
+static HAS_HOLDS: AtomicBool = AtomicBool::new(false);
+
 /// A mount whose engine this process has attached to.
 pub struct Attachment {
     /// Dropped when `gone` is set.
@@ -43,8 +47,6 @@ pub struct Attachment {
     mapped_by: AtomicU32,
     /// The daemon behind the mount, as the engine names it.
     daemon: u64,
-    /// This process has locked a file through this mount.
-    has_locked: AtomicBool,
 }
 
 // SAFETY: threads share the engine by reference. Only `let_go` changes it, once, while no reference exists
@@ -55,8 +57,7 @@ impl Attachment {
     pub(crate) fn new(fs: NvmFs, dev: u64) -> Attachment {
         let daemon = fs.daemon();
         let fs = UnsafeCell::new(ManuallyDrop::new(fs));
-        let (gone, has_locked) = (AtomicBool::new(false), AtomicBool::new(false));
-        Attachment { fs, gone, dev, mapped_by: AtomicU32::new(0), daemon, has_locked }
+        Attachment { fs, gone: AtomicBool::new(false), dev, mapped_by: AtomicU32::new(0), daemon }
     }
 
     /// The engine.
@@ -67,18 +68,19 @@ impl Attachment {
         unsafe { &*self.fs.get() }
     }
 
-    /// Notes that this process locks a file through this mount. Returns false if the mount's daemon is dead and another one has taken over:
-    /// no lock through this mount keeps anybody out then.
-    pub(crate) fn note_lock(&self) -> bool {
-        self.has_locked.store(true, Ordering::SeqCst);
-        !self.has_lost_locks()
+    /// Notes that this process locks or maps a file through this mount. Returns false if the mount's daemon is dead and another one has
+    /// taken over: no lock through this mount keeps anybody out then, and nobody else sees a store to a mapping.
+    pub(crate) fn note_hold(&self) -> bool {
+        HAS_HOLDS.store(true, Ordering::SeqCst);
+        !self.has_lost_holds()
     }
 
-    /// Returns true if this process has locked files through this mount, and another daemon has taken over since. The locks went with the
-    /// dead mount, so others may change what they protected: no call may be served any more.
+    /// Returns true if this process has locked or mapped files through this mount, and another daemon has taken over since. The locks went
+    /// with the dead mount, so others may change what they protected; its mappings show pages of the dead mount. So no call may be served
+    /// any more.
     #[inline]
-    pub(crate) fn has_lost_locks(&self) -> bool {
-        self.has_locked.load(Ordering::SeqCst) && self.fs().daemon() != self.daemon
+    pub(crate) fn has_lost_holds(&self) -> bool {
+        HAS_HOLDS.load(Ordering::SeqCst) && self.fs().daemon() != self.daemon
     }
 
     /// With `HEDDLE_PREFAULT=1` maps the whole image, once per process: first stores then cost no page

@@ -108,9 +108,14 @@ impl File {
         }
     }
 
-    /// Notes that this process locks the file. Returns false if no lock through this descriptor keeps anybody out any more.
-    pub fn note_lock(&self) -> bool {
-        self.at.note_lock()
+    /// Waits until no thread holds the lock of the offset.
+    pub fn wait_until_unlocked(&self) {
+        drop(self.lock.hold());
+    }
+
+    /// Notes that this process locks or maps the file. Returns false if no lock through this descriptor keeps anybody out any more.
+    pub fn note_hold(&self) -> bool {
+        self.at.note_hold()
     }
 
     /// Returns true if a write takes privileges away from the file (set-id bits, capabilities). The mount's
@@ -150,7 +155,7 @@ impl File {
                 if opened.pages.concern_readers() {
                     self.looks_closer(opened, number)?;
                 }
-                opened.unless_locks_lost()?;
+                opened.unless_holds_lost()?;
                 self.call(opened, |fs, handle| fs.read(handle, from, buf))
             }
             Err(errno) => Ok(Err(errno)),
@@ -538,12 +543,12 @@ impl File {
 impl Opened {
     #[inline]
     fn unless_mapped(&self) -> Result<(), Passed> {
-        if self.pages.are_kept() { Err(Passed::Mapped) } else { self.unless_locks_lost() }
+        if self.pages.are_kept() { Err(Passed::Mapped) } else { self.unless_holds_lost() }
     }
 
     #[inline]
-    fn unless_locks_lost(&self) -> Result<(), Passed> {
-        if self.at.has_lost_locks() { Err(Passed::Engine) } else { Ok(()) }
+    fn unless_holds_lost(&self) -> Result<(), Passed> {
+        if self.at.has_lost_holds() { Err(Passed::Engine) } else { Ok(()) }
     }
 }
 

@@ -22,6 +22,7 @@ mod args;
 mod attach;
 mod error;
 mod file;
+pub mod fork_gate;
 mod kernel_stat;
 mod lock;
 mod number;

@@ -1,5 +1,6 @@
 //! The lock of a file's offset.
 
+use crate::fork_gate;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 /// A lock that a forked child can reset: its holder does not exist there.
@@ -15,8 +16,21 @@ impl Lock {
         Lock(AtomicU32::new(FREE))
     }
 
-    /// Takes the lock. Dropping the guard releases it.
+    /// Takes the lock. Dropping the guard releases it. While another thread is about to fork, waits for that.
     pub fn hold(&self) -> Held<'_> {
+        let mut pauses = 0;
+        loop {
+            let held = self.take();
+            if fork_gate::may_pass(pauses) {
+                return held;
+            }
+            drop(held);
+            fork_gate::pause();
+            pauses += 1;
+        }
+    }
+
+    fn take(&self) -> Held<'_> {
         if self.0.compare_exchange(FREE, HELD, SeqCst, SeqCst).is_err() {
             while self.0.swap(WAITED_FOR, SeqCst) != FREE {
                 let flags = rustix::thread::futex::Flags::PRIVATE;

@@ -43,12 +43,28 @@ pub fn duplicating(fd: i32, call: impl Fn() -> i32) -> i32 {
     with_descriptor(fd, |descriptor| {
         let to = call();
         let errno = errno();
-        if let Some(place) = entry_or_new(to) {
-            set_descriptor(place, to, descriptor);
+        match entry_or_new(to) {
+            Some(place) => set_descriptor(place, to, descriptor),
+            None if to >= 0 => share(fd),
+            None => {}
         }
         set_errno(errno);
         to
     })
+}
+
+/// From now on offset and `O_APPEND` are the kernel's: the open file gets a number that the table does not have.
+pub fn share(fd: i32) {
+    let Some(entry) = entry(fd) else { return };
+    let _held = CHANGES.hold();
+    let descriptor = entry.load(SeqCst);
+    if !is_changing(descriptor)
+        // SAFETY: null, or a file that is not freed while the table's lock is held.
+        && let Some(known) = unsafe { descriptor.as_ref() }
+    {
+        // SAFETY: open, if the program's own calls are in order.
+        known.file.share_with_stranger(unsafe { BorrowedFd::borrow_raw(fd) });
+    }
 }
 
 /// Makes a call after which `to` means the file of `fd`, if it succeeds. Other threads that use `to` wait
@@ -58,7 +74,10 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
     if fd == to || this_thread().is_vfork_child() || !(is_ours(fd) || is_ours(to)) {
         return call();
     }
-    let Some(place) = entry_or_new(to) else { return call() };
+    let Some(place) = entry_or_new(to) else {
+        share(fd);
+        return call();
+    };
     let Some(_busy) = Busy::enter() else { return call() };
     let mut looks = 0;
     while REPLACED.compare_exchange(NONE, to, SeqCst, SeqCst).is_err() {
@@ -98,13 +117,15 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
 /// until `call` returns (N2).
 fn with_descriptor(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
     let (Some(entry), Some(record)) = (entry(fd), this_thread().record()) else { return call(null_mut()) };
+    let mut looks = 0;
     loop {
         let descriptor = entry.load(SeqCst);
         if descriptor.is_null() {
             return call(descriptor);
         }
         if is_changing(descriptor) {
-            rustix::thread::sched_yield();
+            looks += 1;
+            pause(looks);
             continue;
         }
         record.uses.store(descriptor, SeqCst);
@@ -127,7 +148,7 @@ fn set_descriptor(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descr
     let lives = unsafe { descriptor.as_ref() }.filter(|known| known.number_count.load(SeqCst) != 0);
     if let Some(known) = lives {
         known.number_count.fetch_add(1, SeqCst);
-        if to <= 2 {
+        if crate::streams::may_use(to) {
             // SAFETY: the number was just returned by the kernel.
             known.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) });
         }

@@ -1,9 +1,9 @@
-//! Children, and other programs in this process: offsets are given to the kernel before (P4).
+//! Children, and other programs in this process: offsets are given to the kernel before (P4). Other threads wait at `fork_gate`.
 
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, clear_other_threads, this_thread};
 use crate::{barrier, descriptor_numbers, real, report, signals, table};
-use heddle_bypass::Words;
+use heddle_bypass::{Words, fork_gate};
 use libc::{c_int, c_void};
 use rustix::fd::BorrowedFd;
 use std::mem::forget;
@@ -28,6 +28,9 @@ extern "C" fn start() {
     signals::start();
     be_first();
 }
+
+/// In [`ThisThread::vfork_in`](crate::thread::ThisThread::vfork_in): no process has this number, so the calling one is a child.
+const NO_PROCESS: i32 = i32::MAX;
 
 type AtFork = Option<extern "C" fn()>;
 
@@ -77,14 +80,53 @@ extern "C" fn end() {
     report::write();
 }
 
+/// As fork(2), whose functions of pthread_atfork(3) run behind the closed gate (`fork_gate`).
+///
+/// # Safety
+/// As fork(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fork() -> libc::pid_t {
+    // SAFETY: the caller's promise.
+    behind_the_gate(|| unsafe { real::fork() })
+}
+
+/// Makes a call that forks, and runs the functions of pthread_atfork(3).
+pub fn behind_the_gate(call: impl FnOnce() -> c_int) -> c_int {
+    let is_closed = close_gate();
+    let child = call();
+    if is_closed {
+        fork_gate::open();
+    }
+    child
+}
+
+/// Waits until no other thread holds a lock of this library. Returns false if this thread cannot do that.
+fn close_gate() -> bool {
+    if this_thread().is_vfork_child() {
+        return false;
+    }
+    let Some(_busy) = Busy::enter() else { return false };
+    if !fork_gate::close() {
+        return false;
+    }
+    let _held = CHANGES.hold();
+    each(|_, descriptor| descriptor.file.wait_until_unlocked());
+    true
+}
+
 /// Before fork(2): locks the table, and gives all offsets to the kernel.
 pub extern "C" fn before() {
     if let Some(busy) = Busy::enter() {
         forget(busy);
     }
-    this_thread().forks_for_another.set(this_thread().is_vfork_child());
+    let is_for_another = this_thread().is_vfork_child();
+    this_thread().forks_for_another.set(is_for_another);
     CHANGES.take();
     heddle_bypass::a_fork_begins();
+    if is_for_another {
+        // The table has the parent's numbers, not those of this process.
+        return;
+    }
     let mut words = Words::default();
     each(|fd, descriptor| {
         // SAFETY: open, if the program's own calls are in order.
@@ -101,6 +143,7 @@ pub extern "C" fn after_in_parent() {
 
 /// After fork(2), in the child.
 pub extern "C" fn after_in_child() {
+    fork_gate::reset_in_child();
     heddle_bypass::this_is_a_child();
     if !this_thread().forks_for_another.get() {
         // The child shares its memory with no process.
@@ -116,6 +159,52 @@ pub extern "C" fn after_in_child() {
     clear_other_threads();
     CHANGES.give();
     this_thread().leave();
+}
+
+/// A call that makes a child with a copy of this memory, and runs none of fork(3)'s handlers. In such a child the lock of the heap may
+/// be held for ever by a thread that it does not have. A served call may need memory, so the kernel serves all calls of the child.
+#[derive(Clone, Copy)]
+pub struct Copied {
+    /// True: the table is locked, so that all files of the child have the kernel's offset. A caller that sleeps until its child ends
+    /// (CLONE_VFORK) must not hold the lock.
+    is_locked: bool,
+}
+
+impl Copied {
+    /// Before the call.
+    pub fn begin(flags: u64) -> Copied {
+        let waits = flags & libc::CLONE_VFORK as u64 != 0;
+        let is_locked = !waits && !this_thread().is_vfork_child();
+        if !is_locked {
+            offsets_to_kernel(true);
+            return Copied { is_locked };
+        }
+        if let Some(busy) = Busy::enter() {
+            forget(busy);
+        }
+        CHANGES.take();
+        heddle_bypass::a_fork_begins();
+        each(|fd, descriptor| {
+            // SAFETY: open, if the program's own calls are in order.
+            descriptor.file.share_with_stranger(unsafe { BorrowedFd::borrow_raw(fd) });
+        });
+        Copied { is_locked }
+    }
+
+    /// After the call, in both processes.
+    pub fn end(self, in_child: bool) {
+        if in_child {
+            this_thread().vfork_in.set(NO_PROCESS);
+            heddle_bypass::this_is_a_child();
+        }
+        if self.is_locked {
+            if !in_child {
+                heddle_bypass::a_fork_ended();
+            }
+            CHANGES.give();
+            this_thread().leave();
+        }
+    }
 }
 
 /// Called before a program without this library gets all descriptors, or those that survive exec(3).

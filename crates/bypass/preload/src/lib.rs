@@ -7,7 +7,7 @@
 //! State       `table`: the descriptors that are ours; `thread`: the present activity of a thread; `counts`: the counts.
 //! Invariants  P1  each descriptor of ours is also a descriptor of the kernel, with the same number; only the kernel closes it.
 //!             P2  a number means the file that was opened last under it: every function that closes, replaces or returns a number
-//!                 updates `table`. Numbers 0 to 2 are stdio's: their offset is the kernel's.
+//!                 updates `table`. Numbers of stdio's streams, 0 to 2 among them, have the kernel's offset (`streams`).
 //!             P3  no signal handler runs while its thread is inside the engine or the table (`signals`). So a handler may call every
 //!                 function that is allowed in handlers. Calls in a handler go through the mount, because the engine may allocate.
 //!             P4  an offset is known only to this process. Before a user that knows only the kernel's (a child, another program,
@@ -32,6 +32,7 @@ mod patience;
 mod real;
 mod report;
 mod signals;
+mod streams;
 mod stubs;
 mod table;
 mod thread;

@@ -176,6 +176,7 @@ real! {
     pthread_testcancel() -> () = ();
     pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int = libc::ENOSYS;
     pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int = libc::ENOSYS;
+    fork() -> libc::pid_t = -1;
     _Fork() -> libc::pid_t = -1;
     __register_atfork(
         before: Option<extern "C" fn()>,

@@ -19,10 +19,10 @@ use crate::counts::Count;
 use crate::descriptor::Descriptor;
 use crate::memory::map_zeroed;
 use crate::patience::{Patience, Patient};
-use crate::thread::{Busy, Record, ThisThread, nobody_uses_numbers_of, others, records, this_thread};
+use crate::thread::{Busy, Record, ThisThread, nobody_uses_numbers_of, others, pause, records, this_thread};
 use crate::undelayed::refused;
 use heddle_bypass::planted::{Bug, planted};
-use heddle_bypass::{Attachments, File, KernelStat, MountAnswer, Passed};
+use heddle_bypass::{Attachments, File, KernelStat, MountAnswer, Passed, fork_gate};
 use rustix::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
@@ -57,14 +57,25 @@ static FILTERED: AtomicBool = AtomicBool::new(false);
 /// Lock of the table. The forking thread holds it during the fork; the forked child releases it.
 pub static CHANGES: Changes = Changes(AtomicU32::new(0));
 
-/// A lock that spins and yields, because it is held for a few stores only.
+/// A lock that spins and yields, because it is held for a few stores only. Who waits for a fork sleeps.
 pub struct Changes(AtomicU32);
 
 impl Changes {
     /// Locks.
     pub fn take(&self) {
-        while self.0.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
-            rustix::thread::sched_yield();
+        let (mut looks, mut pauses) = (0, 0);
+        loop {
+            while self.0.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
+                // A thread of a real-time class must sleep: a yield lets no thread of another class run.
+                looks += 1;
+                pause(looks);
+            }
+            if fork_gate::may_pass(pauses) {
+                return;
+            }
+            self.give();
+            fork_gate::pause();
+            pauses += 1;
         }
     }
 
@@ -262,13 +273,15 @@ pub fn passing_at<T>(fd: i32, call: impl FnOnce() -> T) -> T {
 fn used(entry: &AtomicPtr<Descriptor>, this: &ThisThread, fd: i32) -> Option<Used> {
     let record = this.record()?;
     let busy = Busy::enter()?;
+    let mut looks = 0;
     loop {
         let descriptor = entry.load(SeqCst);
         if descriptor.addr() <= changing().addr() {
             if descriptor.is_null() {
                 return None;
             }
-            rustix::thread::sched_yield();
+            looks += 1;
+            pause(looks);
             continue;
         }
         // ORDERING: Relaxed, O1 of `thread`.
@@ -321,7 +334,7 @@ fn take_up(fd: i32, posix_flags: i32) {
     if file.loses_by_writes() {
         return count(Count::NotTaken);
     }
-    if fd <= 2 || OFFSETS_ARE_KERNELS.load(SeqCst) {
+    if crate::streams::may_use(fd) || OFFSETS_ARE_KERNELS.load(SeqCst) {
         file.give_offset_away(borrowed);
     }
     let number_count = AtomicU32::new(1);
@@ -357,9 +370,11 @@ pub fn reset_in_child() {
     LETTING_GO.store(false, SeqCst);
 }
 
-/// From now on no file is taken up, and no mount is asked.
+/// From now on no file is taken up, and no mount is asked. In a vfork child nothing is taken up anyway, and its parent goes on.
 pub fn take_up_nothing_more() {
-    FILTERED.store(true, SeqCst);
+    if !this_thread().is_vfork_child() {
+        FILTERED.store(true, SeqCst);
+    }
 }
 
 /// Returns true if an engine is mapped, or a thread may be about to map one. The order of the checks matters:
@@ -469,6 +484,7 @@ pub fn remove_number(fd: i32) {
         return;
     }
     let _busy = Busy::enter();
+    let mut looks = 0;
     let old = loop {
         let held = CHANGES.hold();
         if !is_changing(entry.load(SeqCst)) {
@@ -478,7 +494,8 @@ pub fn remove_number(fd: i32) {
             break old;
         }
         drop(held);
-        rustix::thread::sched_yield();
+        looks += 1;
+        pause(looks);
     };
     nobody_uses_numbers_of(old);
 }

@@ -4,6 +4,9 @@
 //!             after the first, and wait in the kernel: so only few are kept here.
 //! Invariants  W1  signals of faults are never blocked, because a fault at a buffer must be answered. If another process sends one, it is
 //!                 kept; the same signal again is merged with it, as in the kernel.
+//!             W3  if several signals come at once, the kernel makes a frame for each before the first of them arrives. The first to arrive
+//!                 is the innermost: its frame has the signals that are blocked inside the handlers around it. The outermost has those
+//!                 that the thread had blocked, and arrives too. So what all frames have is what the thread had blocked.
 //!             W2  signals that a forked child finds here were sent to its parent, which handles them.
 
 use crate::real;
@@ -63,6 +66,10 @@ pub fn keep(
     handled: impl Fn(c_int) -> bool,
 ) -> Option<usize> {
     let signal = info.si_signo;
+    WAITING.with(|waiting| {
+        let before = if count == 0 { *blocked } else { waiting.blocked_before.get() & *blocked };
+        waiting.blocked_before.set(before);
+    });
     if is_of_faults(signal) && (0..count).any(|at| kept(at).info.si_signo == signal) {
         return Some(count);
     }
@@ -70,9 +77,6 @@ pub fn keep(
         return None;
     }
     WAITING.with(|waiting| {
-        if count == 0 {
-            waiting.blocked_before.set(*blocked);
-        }
         // SAFETY: this thread's own; `deliver` runs only when it is not busy, so not inside this.
         unsafe { (*waiting.kept.get())[count].write(Kept { info: *info, process: this_process() }) };
     });

@@ -46,11 +46,12 @@ impl File {
     pub(super) fn is_the_kernels_too(&self, fd: BorrowedFd<'_>) {
         let shared = self.append.was_shared();
         match self.announced.0.swap(NEVER, SeqCst) {
-            NEVER => return,
+            NEVER => {}
             NOT_YET if !shared => {}
             _ => KernelStat::calls_go_through_kernel(fd),
         }
-        // What was announced was told no size. What was not was told those of other descriptors alone.
+        // What was announced was told no size. What was not was told those of other descriptors alone. A file that was given away before
+        // may have grown since.
         match self.engines_size() {
             Some(_) => self.refresh(fd, |size| Some(size) != self.engines_size()),
             // A forked process may have changed it.

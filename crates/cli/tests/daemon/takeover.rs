@@ -172,6 +172,49 @@ fn who_had_locked_a_file_does_not_write_without_the_lock() {
     }
 }
 
+/// Maps the file and stores to it; when told, prints what its calls give.
+const MAPS_AND_WRITES: &str = r"
+import mmap, os, sys
+f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.pwrite(f, b'first' * 1000, 0)
+m = mmap.mmap(f, 4096)
+m[1:2] = b'N'
+print('ready', flush=True)
+sys.stdin.readline()
+def tries(what):
+    try:
+        what()
+        print('done')
+    except OSError as e: print(e.errno)
+tries(lambda: os.pwrite(f, b'again', 0))
+tries(lambda: os.pread(f, 5, 0))
+new = os.open(sys.argv[1], os.O_RDWR)
+tries(lambda: os.pwrite(new, b'new', 0))
+";
+
+/// Its store went with the dead mount; it read the old byte, and its mapping did not see its own writes.
+#[test]
+fn who_had_mapped_a_file_does_not_write_beside_the_dead_mapping() {
+    let Some(_alone) = alone() else { return };
+    build_preload();
+    let place = Place::with_image("heddle");
+    std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
+    let mut run = command(&["run", "--", "python3", "-c", MAPS_AND_WRITES]);
+    let run = run.arg(place.path("mnt/file")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut maps = run.spawn().unwrap();
+    let (tell, mut told) = (maps.stdin.take().unwrap(), maps.stdout.take().unwrap());
+    told.read_exact(&mut [0; 6]).unwrap();
+    kill_process(daemon(&place), Signal::KILL).unwrap();
+    eventually("it does not die", || fs::metadata(place.mnt()).is_err());
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    drop(tell);
+    let mut said = String::new();
+    told.read_to_string(&mut said).unwrap();
+    maps.wait().unwrap();
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["107", "107", "done"]);
+    assert_eq!(fs::read(mounted.path("file")).unwrap()[..3], *b"new");
+}
+
 /// Programs that had files open before went on writing to a read-only mount, and held an image that the command had called free.
 #[test]
 fn earlier_clients_keep_a_mount_writable_and_umount_names_them() {

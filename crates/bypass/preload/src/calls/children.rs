@@ -16,21 +16,22 @@ pub unsafe extern "C-unwind" fn _Fork() -> pid_t {
     if planted(Bug::ForkUnseen) {
         return call();
     }
-    forking(|| call().into()) as pid_t
+    forking(0, || call().into()) as pid_t
 }
 
-/// Runs a call that makes a child with memory of its own; the child returns from it too.
-pub fn forking(call: impl FnOnce() -> i64) -> i64 {
-    fork::before();
+/// Runs a call that makes a child with memory of its own, with these flags of clone(2); the child returns from it too.
+pub fn forking(flags: u64, call: impl FnOnce() -> i64) -> i64 {
+    let copy = fork::Copied::begin(flags);
     let child = call();
     let errno = real::errno();
-    if child == 0 {
-        fork::after_in_child()
-    } else {
-        fork::after_in_parent()
-    }
+    copy.end(child == 0);
     real::set_errno(errno);
     child
+}
+
+/// Returns true for the first process of its namespace. A child that is the first one of another namespace has the same number.
+pub fn is_process_1() -> bool {
+    rustix::process::getpid().as_raw_nonzero().get() == 1
 }
 
 /// Called before clone(2) makes a child with these flags, whose memory is a copy.
@@ -41,11 +42,13 @@ pub fn before_copy(flags: u64) {
 }
 
 /// Called before clone(2) makes a child with these flags, whose memory is not a copy. A thread shares the
-/// descriptors, and a child that is no thread has its own: one table describes these two.
+/// descriptors, and a child that is no thread has its own: one table describes these two. A thread must have words of its own
+/// (`thread::ThisThread`). A child is told from its parent by the number of its process.
 pub fn before_clone(flags: u64) {
-    let is_thread = flags & libc::CLONE_THREAD as u64 != 0;
-    let shares_numbers = flags & libc::CLONE_FILES as u64 != 0;
-    if is_thread != shares_numbers {
+    let has = |flag: c_int| flags & flag as u64 != 0;
+    let is_thread = has(libc::CLONE_THREAD);
+    let shares_words = is_thread && !has(libc::CLONE_SETTLS);
+    if is_thread != has(libc::CLONE_FILES) || shares_words || has(libc::CLONE_NEWPID) && is_process_1() {
         super::descriptor_numbers::numbers_part();
     }
     if !is_thread {
@@ -57,9 +60,9 @@ type Entry = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
 /// Entry of a child with memory of its own.
 unsafe extern "C-unwind" fn begin(what: *mut c_void) -> c_int {
-    fork::after_in_child();
     // SAFETY: `clone` passed it; it lies in this child's copy of its parent's stack.
-    let (entry, arg) = unsafe { *what.cast::<(Entry, *mut c_void)>() };
+    let (entry, arg, copy) = unsafe { *what.cast::<(Entry, *mut c_void, fork::Copied)>() };
+    copy.end(true);
     // SAFETY: the program passed both.
     unsafe { entry(arg) }
 }
@@ -81,14 +84,14 @@ pub unsafe extern "C-unwind" fn clone(
     match entry {
         Some(program) if flags & libc::CLONE_VM == 0 && !stack.is_null() => {
             before_copy(flags as u64);
-            let mut what = (program, arg);
+            let copy = fork::Copied::begin(flags as u64);
+            let mut what = (program, arg, copy);
             let what = (&raw mut what).cast();
-            fork::before();
             // SAFETY: the caller's promise; the child has a copy of `what`.
             let child =
                 unsafe { real::clone(Some(begin), stack, flags, what, parents_id, thread, childs_id) };
             let errno = real::errno();
-            fork::after_in_parent();
+            copy.end(false);
             real::set_errno(errno);
             child
         }

@@ -23,9 +23,12 @@ pub fn refresh_kernel_size(fd: c_int) {
 }
 
 /// Refreshes the file size that the kernel knows, before it maps the file. The kernel keeps that size.
-pub fn refresh_kernel_size_for_mapping(fd: c_int) {
+pub fn before_mapping(fd: c_int, flags: c_int) {
     if let Some(used) = holding(fd) {
         let errno = real::errno();
+        if flags & libc::MAP_TYPE != libc::MAP_PRIVATE {
+            used.file().note_hold();
+        }
         KernelStat::maps(used.fd());
         KernelStat::refresh_for_mapping(used.fd());
         real::set_errno(errno);
@@ -48,7 +51,7 @@ macro_rules! mapping {
             from: i64,
         ) -> *mut c_void {
             if flags & libc::MAP_ANONYMOUS == 0 {
-                refresh_kernel_size_for_mapping(fd);
+                before_mapping(fd, flags);
             }
             // SAFETY: the caller's promise.
             unsafe { real::$name(at, len, protection, flags, fd, from) }
@@ -204,7 +207,7 @@ fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<
 }
 
 /// The file and the start of the copy in it. Returns `None` if the kernel has the offset or refuses the call.
-fn start_of((fd, at): (c_int, *mut i64), may: fn(&File) -> bool) -> Option<([u64; 3], i64)> {
+fn start_of((fd, at): (c_int, *mut i64), may: fn(&File) -> bool) -> Option<([u64; 2], i64)> {
     let used = using(fd)?;
     let (told, file) = (used.file().kernel_stat(), used.file());
     if !may(file) || file.appends(&used) {
@@ -215,7 +218,8 @@ fn start_of((fd, at): (c_int, *mut i64), may: fn(&File) -> bool) -> Option<([u64
         false => unsafe { fault::load(at) }?,
         true => file.seek(&used, 0, libc::SEEK_CUR).ok()?.ok()? as i64,
     };
-    Some(([told.dev, told.mount, told.ino], first))
+    // A file may be reached through several places of its mount.
+    Some(([told.dev, told.ino], first))
 }
 
 /// Makes one call on a file. Returns `None` if the call is not served.

@@ -1,10 +1,12 @@
 //! Changes of descriptor numbers: closed, duplicated, reused.
 
+use super::cancel::point;
 use super::meta::same;
-use crate::descriptor_numbers::{duplicating, replacing};
+use crate::descriptor_numbers::{duplicating, replacing, share};
+use crate::fork::behind_the_gate;
 use crate::real;
 use crate::table::{Used, holding, is_ours, let_go, remove_number, remove_numbers, take_up_nothing_more};
-use crate::thread::this_thread;
+use crate::thread::{Busy, this_thread};
 use heddle_bypass::Number;
 use libc::{c_char, c_int, c_void};
 
@@ -14,10 +16,18 @@ use libc::{c_char, c_int, c_void};
 /// As close(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    // First: as soon as the number is closed, another thread may get it.
+    if !is_ours(fd) || this_thread().is_vfork_child() {
+        // SAFETY: the caller's promise.
+        return unsafe { real::close(fd) };
+    }
+    // A thread that is cancelled here has closed nothing. After that nothing ends the call before the number is closed: neither a
+    // cancellation, for which syscall(2) is no point, nor a signal handler that never returns.
+    point();
+    let _busy = Busy::enter();
+    // As soon as the number is closed, another thread may get it.
     remove_number(fd);
     // SAFETY: the caller's promise.
-    unsafe { real::close(fd) }
+    unsafe { real::syscall(libc::SYS_close, fd.into(), 0, 0, 0, 0, 0) as c_int }
 }
 
 /// As close_range(2).
@@ -50,9 +60,7 @@ pub fn before_close_range(first: u32, last: u32, flags: c_int) {
 /// count as a thread shares the descriptors. One table cannot describe that, so the kernel serves all files from
 /// now on, also those of mounts that the program has not met yet.
 pub fn numbers_part() {
-    if !this_thread().is_vfork_child() {
-        take_up_nothing_more();
-    }
+    take_up_nothing_more();
     let _gone = let_go();
 }
 
@@ -186,7 +194,7 @@ same! { [flock] (fd: c_int, operation: c_int) { |call| locking(fd, call) } }
 /// Makes a call that locks a file. On a descriptor of a dead mount, in whose place another daemon serves, the kernel would lock what nobody
 /// else can see: the call fails.
 pub fn locking(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
-    if holding(fd).is_some_and(|used| !used.file().note_lock()) {
+    if holding(fd).is_some_and(|used| !used.file().note_hold()) {
         real::set_errno(libc::ENOTCONN);
         return -1;
     }
@@ -206,7 +214,7 @@ pub fn give_away(fd: c_int) {
 /// As pidfd_getfd(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: u32) -> c_int {
-    give_away(fd);
+    share(fd);
     // SAFETY: the caller's promise.
     let new = unsafe { real::pidfd_getfd(pidfd, fd, flags) };
     if new >= 0 {
@@ -224,8 +232,8 @@ macro_rules! standard {
         /// As the C library's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-            // SAFETY: the caller's promise.
-            let done = unsafe { real::$name($($arg),*) };
+            // SAFETY: the caller's promise. daemon(3) forks.
+            let done = behind_the_gate(|| unsafe { real::$name($($arg),*) });
             (0..3).for_each(remove_number);
             done
         }
@@ -249,7 +257,7 @@ pub unsafe extern "C-unwind" fn forkpty(
     size: *const c_void,
 ) -> libc::pid_t {
     // SAFETY: the caller's promise.
-    let child = unsafe { real::forkpty(master, name, term, size) };
+    let child = behind_the_gate(|| unsafe { real::forkpty(master, name, term, size) });
     match child {
         0 => (0..3).for_each(remove_number),
         // SAFETY: the C library has just written it.

@@ -43,6 +43,8 @@ names! {
     __sendmmsg: super::children::sendmmsg;
     __clone: super::children::clone;
     __vfork: crate::stubs::vfork;
+    __fork: crate::fork::fork;
+    __libc_fork: crate::fork::fork;
     __libc_system: super::stdio::system;
     _IO_fopen: super::stdio::fopen;
     _IO_fdopen: super::stdio::fdopen;

@@ -7,7 +7,7 @@ use super::descriptor_numbers::{before_close_range, control, give_away, locking}
 use super::exec::executing;
 use super::ioctls::with_our_offset_and_size;
 use super::rights;
-use crate::descriptor_numbers::{duplicating, replacing};
+use crate::descriptor_numbers::{duplicating, replacing, share};
 use crate::table::remove_number;
 use crate::{fault, real, report};
 use libc::c_int;
@@ -48,13 +48,13 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
     }
     if let Some(flags) = copies_memory(n, a, b) {
         before_copy(flags);
-        return forking(call);
+        return forking(flags, call);
     }
     let call = match rights::by_number(n, a, call) {
         Ok(done) => return done,
         Err(call) => call,
     };
-    before(n, [a, b, c, e]);
+    before(n, [a, b, c, d, e]);
     let done = call();
     if done >= 0 {
         after(n, done as c_int);
@@ -82,7 +82,7 @@ fn clone3(at: i64) -> Option<(u64, u64)> {
     unsafe { fault::load(pointer::<[u64; STACK + 1]>(at as usize)) }.map(|words| (words[0], words[STACK]))
 }
 
-fn before(n: i64, [a, b, c, e]: [i64; 4]) {
+fn before(n: i64, [a, b, c, d, e]: [i64; 5]) {
     let fd = a as c_int;
     match n {
         libc::SYS_close => remove_number(fd),
@@ -94,7 +94,7 @@ fn before(n: i64, [a, b, c, e]: [i64; 4]) {
             give_away(fd);
             super::copies::refresh_kernel_size(fd);
         }
-        libc::SYS_pidfd_getfd => give_away(b as c_int),
+        libc::SYS_pidfd_getfd => share(b as c_int),
         libc::SYS_sendfile | libc::SYS_copy_file_range | libc::SYS_splice => {
             let other = if n == libc::SYS_sendfile { b } else { c } as c_int;
             for fd in [fd, other] {
@@ -102,7 +102,7 @@ fn before(n: i64, [a, b, c, e]: [i64; 4]) {
                 super::copies::refresh_kernel_size(fd);
             }
         }
-        libc::SYS_mmap => super::copies::refresh_kernel_size_for_mapping(e as c_int),
+        libc::SYS_mmap => super::copies::before_mapping(e as c_int, d as c_int),
         libc::SYS_sendmsg => before_sending(pointer(b as usize)),
         libc::SYS_sendmmsg => before_sending_all(pointer(b as usize), c as u32),
         libc::SYS_clone => before_clone(a as u64),

@@ -9,6 +9,7 @@
 //! effect. Sandboxes (filters, namespaces, another root) cannot be compared, so the images are unmapped
 //! before the call, even if it fails.
 
+use super::children::is_process_1;
 use super::descriptor_numbers::numbers_part;
 use super::meta::same;
 use crate::thread::this_thread;
@@ -129,7 +130,9 @@ fn filters(option: i64) -> bool {
 /// Runs unshare(2) with these flags: it may remove rights, or separate this thread's descriptors from the
 /// others'.
 fn unsharing<T>(flags: i64, call: impl FnOnce() -> T) -> T {
-    if flags & i64::from(libc::CLONE_FILES) != 0 {
+    let has = |flag: c_int| flags & i64::from(flag) != 0;
+    // A vfork child in a new namespace of processes may have our number.
+    if has(libc::CLONE_FILES) || has(libc::CLONE_NEWPID) && is_process_1() {
         numbers_part();
     }
     shutting_in_if(flags & i64::from(libc::CLONE_NEWUSER) != 0, call)

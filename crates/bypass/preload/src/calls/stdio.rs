@@ -3,9 +3,10 @@
 
 use super::copies::with_our_offset;
 use super::descriptor_numbers::give_away;
+use crate::descriptor_numbers::share;
 use crate::signals::handing_on;
 use crate::table::remove_number;
-use crate::{fork, real};
+use crate::{fault, fork, real, streams};
 use libc::{DIR, FILE, c_char, c_int, c_void};
 
 unsafe extern "C" {
@@ -19,9 +20,18 @@ unsafe extern "C" {
 /// As fdopen(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    give_away(fd);
+    // With "a" the C library sets O_APPEND itself.
+    // SAFETY: a character, at an address that may be bad.
+    match unsafe { fault::load(mode) } {
+        Some(first) if first as u8 == b'a' => share(fd),
+        _ => give_away(fd),
+    }
     // SAFETY: the caller's promise.
-    unsafe { real::fdopen(fd, mode) }
+    let stream = unsafe { real::fdopen(fd, mode) };
+    if !stream.is_null() {
+        streams::add(fd);
+    }
+    stream
 }
 
 /// As fclose(3), which closes the number inside the C library.
@@ -33,7 +43,9 @@ pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     if !stream.is_null() {
         let errno = real::errno();
         // SAFETY: the caller's promise.
-        remove_number(unsafe { fileno(stream) });
+        let fd = unsafe { fileno(stream) };
+        remove_number(fd);
+        streams::remove(fd);
         real::set_errno(errno);
     }
     // SAFETY: the caller's promise.
@@ -44,7 +56,9 @@ pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
 fn fresh(stream: *mut FILE) -> *mut FILE {
     if !stream.is_null() {
         // SAFETY: a stream that the C library has just made.
-        remove_number(unsafe { fileno(stream) });
+        let fd = unsafe { fileno(stream) };
+        remove_number(fd);
+        streams::add(fd);
     }
     stream
 }

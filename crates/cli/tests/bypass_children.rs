@@ -1,0 +1,35 @@
+//! Children and threads made in unusual ways under the bypass, and numbers that get another file beneath a stream.
+
+mod common;
+
+traps! {
+    /// Its first bytes were overwritten.
+    a_stream_that_appends_sets_o_append_for_all = "children/appends", ["write"];
+    /// The receiver got SIGBUS: the kernel knew no size of the second file.
+    files_sent_one_after_the_other_have_their_sizes = "children/sent_later", ["write"];
+    /// It appended at the size from before.
+    a_program_that_is_started_later_finds_the_end = "children/started_later", ["write"];
+    /// One of them stayed blocked for ever.
+    two_signals_that_come_at_once_are_both_handled = "children/at_once", ["write"];
+    /// Pieces of the copy overwrote its source.
+    a_file_reached_through_two_places_is_one_file = "children/copied", ["write"];
+    /// It hung: redis-server with jemalloc, for example.
+    an_allocator_may_take_its_locks_before_a_fork = "children/allocator", ["write"];
+    a_log_may_take_its_lock_before_a_fork = "children/log", ["write"];
+    /// The stream overwrote what the program had written to its number.
+    a_file_put_beneath_a_stream_keeps_its_offset = "children/streams", ["write"];
+    /// A write at an offset did not append.
+    a_descriptor_that_a_process_fetches_from_itself_shares_o_append = "children/fetched", ["write"];
+    /// The next write began at offset 0.
+    a_cancelled_close_leaves_the_offset_where_it_is = "children/cancelled_close", ["write"];
+    /// Both waited for ever.
+    a_child_may_wait_for_another_thread_of_its_parent = "children/waits", ["write"];
+    /// The parent's next write began at offset 0.
+    the_child_of_a_vfork_may_fork_itself = "children/forks_again", ["write"];
+    /// The child waited for the heap's lock for ever.
+    a_child_without_fork_handlers_may_write = "children/heapless", ["write"];
+    /// The parent's next write went to the child's file.
+    two_first_processes_of_namespaces_may_share_memory = "children/first", [];
+    /// Writes of both began at offset 0 now and then.
+    a_thread_without_memory_of_its_own_may_write = "children/wordless", ["write"];
+}
