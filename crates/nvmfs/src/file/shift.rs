@@ -21,7 +21,9 @@ use crate::file::new_blocks::Span;
 use crate::file::resize::{NewAttributes, apply, attributes_of};
 use crate::file::write_heddle::look;
 use crate::file::write_paper::lock_range;
-use crate::format::blob::{Kind, MapRun, RUN_PAGES_MAX, WORDS_A_BLOCK, map_of_words, words_of_map};
+use crate::format::blob::{
+    Kind, MapRun, RUN_PAGES_MAX, WORDS_A_BLOCK, WORDS_A_RUN, map_of_words, words_of_map,
+};
 use crate::format::record::{Blocks, Record};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version, add_extent};
 use crate::log::commit;
@@ -271,10 +273,11 @@ fn publish(
     free_replaced(core, guard, inode, &plan.cut);
 }
 
-/// The runs in a remap record's blob, and the blocks of that blob; `None` if it is damaged.
+/// The runs in a remap record's blob, and the blocks of that blob; `None` if it is damaged. An attached process can
+/// forge one that leads in a circle. But no map has more runs than the image has blocks.
 pub fn read_map(core: &Core, owner: InodeId, first: Option<BlockNo>) -> Option<(Vec<MapRun>, Vec<Extent>)> {
-    let blocks_max = core.layout.blocks_total as usize;
-    let (words, blocks) = blob::read(core, owner, Kind::Map, first, blocks_max)?;
+    let words_max = core.layout.blocks_total as usize * WORDS_A_RUN;
+    let (words, blocks) = blob::read(core, owner, Kind::Map, first, words_max.div_ceil(WORDS_A_BLOCK))?;
     Some((map_of_words(&words)?, blocks))
 }
 
@@ -319,6 +322,10 @@ pub fn roll_forward(
 pub fn current(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Record>> {
     let Record::Remap { blob, version, mtime, change_count, .. } = *record else { return Some(Vec::new()) };
     let (runs, _) = read_map(core, inode.id(), blob)?;
+    // A forged one may name any number of pages.
+    if runs.iter().map(|run| run.blocks.count).sum::<u64>() > core.layout.blocks_total {
+        return None;
+    }
     let still = |run: &MapRun| {
         (run.page.0..run.page.0 + run.blocks.count).any(|page| look(core, inode, PageNo(page)).1 <= version)
     };

@@ -24,6 +24,8 @@ use heddle_vfs::xattr::{XATTR_TOTAL_MAX_BYTES, Xattrs};
 pub const WORDS_A_BLOCK: usize = 510;
 /// Most pages of one run; as many as a write record can have.
 pub const RUN_PAGES_MAX: u64 = super::record::WRITE_PAGES_MAX;
+/// Words of one run.
+pub const WORDS_A_RUN: usize = 2;
 /// Bytes before each attribute's name.
 const HEAD_BYTES: usize = 4;
 /// Most blocks of the attributes of an inode, since each name has at least one byte.
@@ -151,9 +153,9 @@ pub fn words_of_map(runs: &[MapRun]) -> Vec<u64> {
 
 /// Reads [`words_of_map`] back: runs in ascending order that do not overlap; `None` if they are inconsistent.
 pub fn map_of_words(words: &[u64]) -> Option<Vec<MapRun>> {
-    let mut runs = Vec::with_capacity(words.len() / 2);
+    let mut runs = Vec::with_capacity(words.len() / WORDS_A_RUN);
     let mut from = 0;
-    for pair in words.chunks(2) {
+    for pair in words.chunks(WORDS_A_RUN) {
         let [first, second] = *pair else { return None };
         let page = PageNo(run::PAGE.of(first));
         let blocks = Extent { block: BlockNo(run::BLOCK.of(second)), count: run::PAGES.of(second) };

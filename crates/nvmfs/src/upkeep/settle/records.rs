@@ -5,11 +5,10 @@
 //! latch, and cells only while it still holds them. A version floor only rises.
 
 use crate::file::cells::wake;
-use crate::file::{resize, shift};
-use crate::format::extent_list;
+use crate::file::{blocks, resize, shift};
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{Blocks, FoundRecord, Record, lane_of, parse};
-use crate::ids::{BlockNo, Extent, PageNo, Version, add_extent, block_at};
+use crate::ids::{BlockNo, Extent, PageNo, Version, add_extent};
 use crate::state::cell::Map;
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
@@ -62,12 +61,8 @@ pub fn apply(
                     inode.volatile.set_size(end.max(inode.volatile.size()));
                 }
                 inode.volatile.touch(mtime);
-                if let Some((extents, unwritten)) = extents_of(core, inode, pages, blocks) {
-                    let map = |n: u64| {
-                        let block = block_at(&extents, n);
-                        if unwritten { Map::unwritten(block) } else { Map::data(block) }
-                    };
-                    publish(core, lane, inode, (page, pages), version, map, &mut replaced);
+                if let Some(blocks) = blocks_of(core, inode, pages, blocks) {
+                    publish(core, lane, inode, (page, pages), version, |n| blocks.map(n), &mut replaced);
                 }
             }
             Record::Punch { page, pages, version, .. } => {
@@ -117,27 +112,39 @@ pub fn apply(
     }
 }
 
-/// The blocks of a write's pages, and true if they were never written. `None` if the extent list cannot be
-/// read.
-fn extents_of(core: &Core, inode: InodeRef<'_>, pages: u64, blocks: Blocks) -> Option<(Vec<Extent>, bool)> {
+/// The blocks of a write's pages.
+struct WrittenBlocks {
+    /// The first page of each extent, counted from the write's first page, and its first block.
+    runs: Vec<(u64, BlockNo)>,
+    unwritten: bool,
+}
+
+impl WrittenBlocks {
+    fn map(&self, n: u64) -> Map {
+        let (first, block) = self.runs[self.runs.partition_point(|(first, _)| *first <= n) - 1];
+        let block = block.plus(n - first);
+        if self.unwritten { Map::unwritten(block) } else { Map::data(block) }
+    }
+}
+
+/// `None` if the extent list cannot be read.
+fn blocks_of(core: &Core, inode: InodeRef<'_>, pages: u64, blocks: Blocks) -> Option<WrittenBlocks> {
     let first = match blocks {
-        Blocks::At(block) => return Some((vec![Extent { block, count: pages }], false)),
-        Blocks::Unwritten(block) => return Some((vec![Extent { block, count: pages }], true)),
+        Blocks::At(block) => return Some(WrittenBlocks { runs: vec![(0, block)], unwritten: false }),
+        Blocks::Unwritten(block) => return Some(WrittenBlocks { runs: vec![(0, block)], unwritten: true }),
         Blocks::List(first) => first,
     };
-    let (mut extents, mut next, mut count) = (Vec::new(), Some(first), 0);
-    while let Some(at) = next.filter(|at| core.layout.holds(*at, 1) && count < pages) {
-        let word = |i: usize| core.region.load_u64(at.pos().plus(i as u64 * 8));
-        let (part, following) = extent_list::decode(core.seed, inode.id(), at, word)?;
-        count += part.iter().map(|e| e.count).sum::<u64>();
-        extents.extend(part);
-        next = following;
-    }
-    if count == pages {
-        return Some((extents, false));
-    }
-    let _noted = core.damage(format!("inode {}: extent list block {}", inode.ino.0, first.0));
-    None
+    let Some(list) = blocks::read_list(core, inode.id(), first, pages) else {
+        let _noted = core.damage(format!("inode {}: extent list block {}", inode.ino.0, first.0));
+        return None;
+    };
+    let mut page = 0;
+    let runs = list.extents.iter().map(|extent| {
+        let first = page;
+        page += extent.count;
+        (first, extent.block)
+    });
+    Some(WrittenBlocks { runs: runs.collect(), unwritten: false })
 }
 
 /// Publishes the record in those of its cells that the lane still holds, and unlocks them.

@@ -1,16 +1,22 @@
 //! Locks and lanes whose words somebody has written over.
 
-use super::super::{lanes, sweep};
+use super::super::{lanes, records, sweep};
 use super::handles::child;
 use super::*;
-use crate::file::blocks::{data_blocks, log_blocks};
-use crate::format::page::next_pos;
+use crate::file::blocks::{data_blocks, list_of, log_blocks};
+use crate::file::shift;
+use crate::format::blob::{self, MapRun};
+use crate::format::extent_list;
+use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
 use crate::format::pointer::{self, PointerLocation};
-use crate::ids::PageNo;
+use crate::format::record::{Blocks, FoundRecord, Record, Txn, lane_of, parse};
+use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::log::chain;
 use crate::names::table::{self, Named};
 use crate::shared::client::{self, AttachError};
 use crate::shared::server::{Server, ServerOptions};
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
 use crate::state::wait::forged;
 use crate::steps::Step;
 use heddle_arena::sync::atomic::AtomicU64;
@@ -183,12 +189,9 @@ fn a_circle_of_log_pages_ends_each_walk() {
     lease::leave(core);
 }
 
-/// Several programs may have scribbled: without a name nobody knows which one to look at.
-#[test]
-fn damage_that_a_settler_finds_is_told_with_who_left_it() {
-    let bench = bench();
-    let fs = bench.volume.fs();
-    let core = &fs.core;
+/// A child that dies when the record of its write is durable: its process and lane.
+fn dies_when_durable(bench: &Bench) -> (libc::pid_t, u16) {
+    let core = &bench.volume.fs().core;
     let pid = child(|| {
         hook::set(Some(Arc::new(|step| {
             if step == Step::Durable {
@@ -196,11 +199,122 @@ fn damage_that_a_settler_finds_is_told_with_who_left_it() {
                 unsafe { libc::_exit(3) };
             }
         })));
-        drop(fs.write(&bench.file, 0, &[1; PAGE as usize]));
+        drop(bench.volume.fs().write(&bench.file, 0, &[1; PAGE as usize]));
     });
     assert_eq!(libc::WEXITSTATUS(ended(pid, 0)), 3);
     let of_child = |lane: &u16| core.lane(*lane).intent.holder.load(SeqCst) >> 32 == pid as u64;
-    let lane = lanes(core).find(of_child).unwrap();
+    (pid, lanes(core).find(of_child).unwrap())
+}
+
+fn store(core: &Core, block: BlockNo, words: Vec<u64>) {
+    for (i, word) in (0..).zip(words) {
+        core.region.store_u64(block.pos().plus(i * 8), word);
+    }
+}
+
+/// Overwrites a record that is a transaction alone.
+fn forge(core: &Core, inode: InodeRef<'_>, (lane, page, slot): (u16, BlockNo, u32), record: &Record) {
+    let header = PageHeader::decode(core.seed, &core.region.line(page.pos())).unwrap();
+    let mut draft = record.draft(inode.id(), lane);
+    let sealed = draft.seal(header.record_seed(core.seed), slot, Txn { first: slot, slots: 1 }, true);
+    core.region.store_line(slot_pos(page, slot), &sealed[0]);
+}
+
+/// The thread that removed the file read the list for each of them.
+#[test]
+fn crash_forged_records_of_one_list_held_the_end_of_their_file() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = &fs.core;
+    let inode = core.inode(bench.file.ino).unwrap();
+    let (first, blocks) = (core.layout.blocks_total - 501, 500);
+    for block in first..first + blocks {
+        let at = BlockNo(block);
+        let extents = [Extent { block: at, count: 1 }; extent_list::EXTENTS_A_BLOCK];
+        let next = Some(BlockNo(block + 1)).filter(|next| next.0 < first + blocks);
+        store(core, at, extent_list::encode(core.seed, inode.id(), at, &extents, next));
+    }
+    let page = chain::existing(core, inode).next().unwrap().head().unwrap();
+    let header = PageHeader::decode(core.seed, &core.region.line(page.pos())).unwrap();
+    let mut forged = 0;
+    for slot in 1..=SLOTS {
+        let line = |slot| core.region.line(slot_pos(page, slot));
+        let found = parse(header.record_seed(core.seed), inode.id(), slot, line);
+        if let FoundRecord::Whole { mut record, slots: 1, txn: Txn { slots: 1, .. }, .. } = found
+            && let Record::Write { page: from, pages, blocks: named, .. } = &mut record
+        {
+            (*from, *named) = (PageNo(0), Blocks::List(BlockNo(first)));
+            *pages = blocks * extent_list::EXTENTS_A_BLOCK as u64;
+            forge(core, inode, (lane_of(&line(slot)), page, slot), &record);
+            forged += 1;
+        }
+    }
+    assert!(forged * blocks > core.layout.blocks_total, "{forged} records");
+    assert!(matches!(log_blocks(core, inode), Err(Error::Corrupt(_))));
+    fs.release(bench.file);
+    lease::leave(core);
+    drop(fs);
+    bench.volume.abandon();
+}
+
+#[test]
+fn a_forged_map_of_more_pages_than_blocks_is_not_followed() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = &fs.core;
+    let inode = core.inode(bench.file.ino).unwrap();
+    let at = BlockNo(core.layout.blocks_total - 3);
+    for (pages, is_read) in [(core.layout.blocks_total, true), (core.layout.blocks_total + 1, false)] {
+        let run = MapRun { page: PageNo(0), blocks: Extent { block: at, count: pages }, unwritten: false };
+        let words = blob::words_of_map(&[run]);
+        store(core, at, blob::encode(core.seed, inode.id(), blob::Kind::Map, at, &words, None));
+        let (version, mtime) = (Version(1 << 40), heddle_vfs::Time::from_parts(0, 0));
+        let record = Record::Remap { page: PageNo(0), blob: Some(at), version, mtime, change_count: 0 };
+        assert_eq!(shift::current(core, inode, &record).is_some(), is_read, "{pages} pages");
+    }
+    fs.release(bench.file);
+    lease::leave(core);
+}
+
+/// A list that names itself and never has as many pages as its record: its settler, which may be the daemon,
+/// never came to its end.
+#[test]
+fn crash_a_forged_extent_list_held_its_settler_for_ever() {
+    for pages in [&[][..], &[0], &[1]] {
+        let bench = bench();
+        let fs = bench.volume.fs();
+        let core = &fs.core;
+        let (_, lane) = dies_when_durable(&bench);
+        let inode = core.inode(bench.file.ino).unwrap();
+        let list = BlockNo(core.layout.blocks_total - 3);
+        let extents: Vec<Extent> = pages.iter().map(|count| Extent { block: list, count: *count }).collect();
+        store(core, list, extent_list::encode(core.seed, inode.id(), list, &extents, Some(list)));
+        let (_, page, slot) = core.lane(lane).intent.log().unwrap();
+        let mut records = records::written(core, lane, inode, page, slot);
+        let Some(Record::Write { pages, blocks, .. }) = records.last_mut() else { panic!("{records:?}") };
+        (*pages, *blocks) = (1000, Blocks::List(list));
+        forge(core, inode, (lane, page, slot), &records[0]);
+        let settler = child(|| {
+            // SAFETY: ends this process, if it never comes to its end.
+            unsafe { libc::alarm(5) };
+            sweep(core);
+            assert!(list_of(core, inode, &records[0]).is_none());
+        });
+        assert_eq!(ended(settler, 0), 0, "{extents:?}");
+        let told = core.damage_found().unwrap();
+        assert!(told.contains(&format!("extent list block {}", list.0)), "{told}");
+        fs.release(bench.file);
+        lease::leave(core);
+    }
+}
+
+/// Several programs may have scribbled: without a name nobody knows which one to look at.
+#[test]
+fn damage_that_a_settler_finds_is_told_with_who_left_it() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = &fs.core;
+    let (pid, lane) = dies_when_durable(&bench);
     let inode = core.inode(bench.file.ino).unwrap();
     let page = chain::existing(core, inode).nth(1).expect("it has made no chain of its own").head().unwrap();
     let (at, before) = (next_pos(page), core.region.load_u64(next_pos(page)));
