@@ -161,7 +161,7 @@ fn recover(args: &Args, options: &Options) -> Result<NvmImage> {
                 Some(AdoptError::NotFound { .. }) => told.context(
                     "the processes that use the image hold no state that this user may look at: end them, then mount again",
                 ),
-                Some(not_noted @ AdoptError::NotNoted { .. }) => not_noted.into(),
+                Some(why @ (AdoptError::NotNoted { .. } | AdoptError::OtherBuild { .. })) => why.into(),
                 _ => told,
             });
         }

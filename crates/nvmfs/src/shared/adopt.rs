@@ -65,6 +65,13 @@ pub enum AdoptError {
         /// The cause.
         why: String,
     },
+    /// A heddle of another build made the arena. Its fields may be elsewhere.
+    #[error("{} is in use by processes of another build of heddle: mount it with that build, or end them, then mount it again (it will be \
+             recovered)", path.display())]
+    OtherBuild {
+        /// Image.
+        path: PathBuf,
+    },
     /// No process whose memory this user may read has it.
     #[error("{} is in use, but no process that you may look at holds its state: end the processes that use it, then mount it again \
              (it will be recovered)", path.display())]
@@ -116,8 +123,11 @@ fn take_over(image: &Path) -> Result<Volume, AdoptError> {
     let superblock = read_superblock(&first_look)?;
     drop(first_look);
     let identity = Identity::of(&superblock, boot_id());
-    let (arena, durability) =
-        find(&identity, noted).ok_or_else(|| AdoptError::NotFound { path: image.to_path_buf() })?;
+    let (arena, durability) = match find(&identity, noted) {
+        Found::Arena(arena, durability) => (arena, durability),
+        Found::OtherBuild => return Err(AdoptError::OtherBuild { path: image.to_path_buf() }),
+        Found::Nothing => return Err(AdoptError::NotFound { path: image.to_path_buf() }),
+    };
     let region = Region::attach(OwnedFd::from(file), Some(image), len_bytes, false, durability)?;
     let parts = Parts {
         region,
@@ -178,13 +188,24 @@ fn noted(image: &Path, file: &File) -> Result<[u64; 2], AdoptError> {
     }
 }
 
-/// The arena of this mount, from any process that has it, and the durability of those processes' stores.
-fn find(identity: &Identity, noted: [u64; 2]) -> Option<(Arena, Durability)> {
-    let processes = fs::read_dir("/proc").ok()?.flatten();
+/// The result of the search for an arena.
+enum Found {
+    /// It, and the durability of the stores of those processes.
+    Arena(Arena, Durability),
+    /// Another build made it.
+    OtherBuild,
+    /// No process has it, or it is not this mount's.
+    Nothing,
+}
+
+/// Finds the arena of this mount, in any process that has it.
+fn find(identity: &Identity, noted: [u64; 2]) -> Found {
+    let Ok(processes) = fs::read_dir("/proc") else { return Found::Nothing };
+    let processes = processes.flatten();
     let mut places = processes
         .filter_map(|process| fs::read_dir(process.path().join("fd")).ok())
         .flat_map(|fds| fds.flatten());
-    places.find_map(|fd| {
+    let found = places.find_map(|fd| {
         let is_arena = fs::read_link(fd.path())
             .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"/memfd:heddle-arena"));
         let file = is_arena.then(|| File::options().read(true).write(true).open(fd.path()).ok()).flatten()?;
@@ -193,9 +214,47 @@ fn find(identity: &Identity, noted: [u64; 2]) -> Option<(Arena, Durability)> {
             return None;
         }
         let arena = Arena::attach(OwnedFd::from(file)).ok()?;
-        let root = arena.try_get(arena.root::<Root>());
-        let root = root.filter(|root| root.is(identity) && root.ended.load(SeqCst) == 0);
-        let durability = root.and_then(Root::durability)?;
-        Some((arena, durability))
-    })
+        let root = arena.try_get(arena.root::<Root>())?;
+        if !root.is_of_this_build() {
+            return Some(Found::OtherBuild);
+        }
+        let durability = root.durability().filter(|_| root.is(identity) && root.ended.load(SeqCst) == 0)?;
+        Some(Found::Arena(arena, durability))
+    });
+    found.unwrap_or(Found::Nothing)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::volume::{MountOptions, format, mount};
+
+    /// A daemon of another version took over an arena whose fields it looked for elsewhere.
+    #[test]
+    fn crash_an_arena_of_another_build_was_taken_over() {
+        let region = Region::anonymous(8 << 20).unwrap();
+        format(&region, Variant::Heddle).unwrap();
+        let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+        let volume = mount(region, &options).unwrap();
+        let core = &volume.fs().core;
+        let noted = image_id(core.arena.fd().unwrap()).unwrap();
+        let look = || find(&core.identity(), noted);
+        assert!(matches!(look(), Found::Arena(..)));
+        core.root().forge_layout();
+        assert!(matches!(look(), Found::OtherBuild));
+        let parts = Parts {
+            region: core.region.map_again().unwrap(),
+            arena: core.arena.clone(),
+            variant: Variant::Heddle,
+            locks: None,
+            on_lock: None,
+            hooks: HOOKS,
+            read_only: false,
+        };
+        assert!(Core::join(parts, &core.identity()).is_none());
+        core.root().forge_layout();
+        assert!(matches!(look(), Found::Arena(..)));
+        crate::state::lease::leave(core);
+        volume.unmount();
+    }
 }

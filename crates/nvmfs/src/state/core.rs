@@ -85,6 +85,9 @@ pub struct BucketPool {
 /// The arena's root: the positions of everything in the arena.
 #[repr(C, align(64))]
 pub struct Root {
+    /// [`LAYOUT`] of the build that made the arena. It comes first in every build: only if it is this build's are the
+    /// other fields where this build looks for them.
+    layout: u64,
     free_map: Ptr<AtomicU64>,
     lane_table: Ptr<LaneTable>,
     lanes: Ptr<Lane>,
@@ -263,7 +266,7 @@ impl Core {
     }
 
     /// A view of the state that [`Core::new`] laid out, here or in another process; `None` if the arena is
-    /// not that of this mount.
+    /// not that of this mount, or another build made it.
     pub fn join(parts: Parts, identity: &Identity) -> Option<Core> {
         let arena_refs = ArenaRefs::of(&parts.arena, parts.arena.root::<Root>())?;
         let r = arena_refs.root();
@@ -400,6 +403,11 @@ impl Root {
             && self.daemon.compare_exchange(last, mine.word(), SeqCst, SeqCst).is_ok()
     }
 
+    /// Returns true if a process of this build made the arena.
+    pub fn is_of_this_build(&self) -> bool {
+        self.layout == LAYOUT
+    }
+
     /// Returns true if this is the state of that mount.
     pub fn is(&self, identity: &Identity) -> bool {
         self.identity == *identity
@@ -414,6 +422,13 @@ impl Root {
 
 #[cfg(test)]
 impl Root {
+    /// Makes the arena another build's.
+    pub fn forge_layout(&self) {
+        let word = std::ptr::from_ref(&self.layout).cast_mut();
+        // SAFETY: a number; until it is put back, the test reads it only through other mappings.
+        unsafe { word.write_volatile(word.read_volatile() ^ 1) };
+    }
+
     /// The position of the pointer to the table of lanes, overwritten as an attached process could do it.
     pub fn scribble_lane_table(&self, to: u64) -> u64 {
         let word = std::ptr::from_ref(&self.lane_table).cast_mut().cast::<u64>();
@@ -435,6 +450,7 @@ impl Root {
     fn lay_out(parts: &Parts, layout: &Layout, identity: Identity) -> std::result::Result<Ptr<Root>, Full> {
         let arena = &*parts.arena;
         arena.alloc(Root {
+            layout: LAYOUT,
             free_map: free_map::new_map(arena, layout)?,
             lane_table: LaneTable::create(arena, LANES)?,
             // Not touched: most lanes of most mounts are never leased.

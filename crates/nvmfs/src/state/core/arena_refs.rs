@@ -24,10 +24,10 @@ unsafe impl Send for ArenaRefs {}
 unsafe impl Sync for ArenaRefs {}
 
 impl ArenaRefs {
-    /// The addresses for an arena; `None` if a part lies outside it. Whose arena it is, the caller checks
-    /// (`Core::join`).
+    /// The addresses for an arena; `None` if another build made it, or if a part lies outside it. Whose arena
+    /// it is, the caller checks (`Core::join`).
     pub fn of(arena: &Arena, root: Ptr<Root>) -> Option<ArenaRefs> {
-        let r = arena.try_get(root)?;
+        let r = arena.try_get(root).filter(|root| root.is_of_this_build())?;
         let layout = Layout::new(r.blocks_total);
         Some(ArenaRefs {
             root: NonNull::from(r),
