@@ -130,7 +130,7 @@ impl F2fs {
             inode.check_allowed(alteration)?;
             let offset = offset(inode);
             let end = end_of(offset, buf.len() as u64)?;
-            if buf.len() > crate::format::BLOCK_BYTES {
+            if pages_of(offset, end).nth(1).is_some() {
                 self.media.check_edges(inode, offset, end)?;
             }
             Ok((offset, self.media.need_to_write(inode, offset, end)? + pages))

@@ -153,7 +153,7 @@ fn crash_a_nameless_inode_that_cannot_be_read_refused_the_mount() {
 #[test]
 fn crash_a_page_that_could_not_be_read_ended_all_changes() {
     let (whole, ino) = image();
-    for how in ["write", "punch", "zero", "truncate"] {
+    for how in ["write", "short write", "punch", "zero", "truncate"] {
         for variant in [heddle_f2fs::Variant::F2fs, heddle_f2fs::Variant::RangeLock] {
             let image = Image::copy_of(&whole);
             // Pages 100 and 101 are there; the second one leads out of the image.
@@ -164,9 +164,10 @@ fn crash_a_page_that_could_not_be_read_ended_all_changes() {
             let fs = F2fs::open_as(&image.path, variant).unwrap();
             let root = Cred::root();
             let file = fs.open(&root, Ino(ino.into()), OpenFlags::READ_WRITE).unwrap();
-            let (from, len) = (99 * PAGE + 9, 2 * PAGE + 100);
+            let (from, len) =
+                if how == "short write" { (101 * PAGE - 50, 100) } else { (99 * PAGE + 9, 2 * PAGE + 100) };
             let done = match how {
-                "write" => fs.write(&file, from, &vec![1; len as usize]).map(drop),
+                "write" | "short write" => fs.write(&file, from, &vec![1; len as usize]).map(drop),
                 "punch" => fs.fallocate(&file, RangeOp::Punch, from, len),
                 "zero" => fs.fallocate(&file, RangeOp::Zero { keep_size: true }, from, len),
                 _ => fs.setattr(&root, file.ino, None, &size(101 * PAGE + 7)).map(drop),
