@@ -8,8 +8,8 @@
 //!                 no part.
 //!             S2  A process that has just locked a process slot raises its generation before it stores its identity in a lane. So a
 //!                 process of an older generation is gone, and one of the present generation is gone if the byte is not locked.
-//!             S3  The page is at the offset `process_slot * 4096`. So `/proc/PID/maps` shows the process slot of each process to users who
-//!                 may read it.
+//!             S3  The page is at the offset `process_slot * page_bytes()`. So `/proc/PID/maps` shows the process slot of each process to
+//!                 users who may read it.
 //! Limits      If another thread forks between opening and closing, the child has the descriptor. The process slot stays taken until the
 //!             child ends or executes another program. A caller that cannot ask (without a descriptor of the arena) takes the process for
 //!             alive.
@@ -26,8 +26,11 @@ use crate::sync::atomic::Ordering::SeqCst;
 
 /// Number of processes that can hold a process slot at once.
 pub const PROCESS_SLOTS: u16 = if cfg!(any(loom, shuttle)) { 8 } else { 1024 };
-/// Bytes of a process slot's page.
-pub const PAGE_BYTES: u64 = 4096;
+
+/// Bytes of a process slot's page: the kernel's own, because it maps no smaller part of a file.
+pub fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
 
 const THREAD_BITS: u32 = 22;
 pub(crate) const THREAD_MASK: u64 = (1 << THREAD_BITS) - 1;
@@ -102,12 +105,12 @@ impl ProcessSlot {
         let process_slot =
             free.ok_or_else(|| io::Error::other("all process slots are taken by attached processes"))?;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        let offset = u64::from(process_slot) * PAGE_BYTES;
+        let offset = u64::from(process_slot) * page_bytes();
         // SAFETY: a new mapping at an address of the kernel's choice, which is never accessed.
         let page = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
-                PAGE_BYTES as usize,
+                page_bytes() as usize,
                 ProtFlags::empty(),
                 flags,
                 &own,
@@ -115,9 +118,10 @@ impl ProcessSlot {
             )?
         };
         // SAFETY: the mapping just made.
-        if let Err(error) = unsafe { rustix::mm::madvise(page, PAGE_BYTES as usize, Advice::LinuxDontFork) } {
+        if let Err(error) = unsafe { rustix::mm::madvise(page, page_bytes() as usize, Advice::LinuxDontFork) }
+        {
             // SAFETY: as above, and no other thread knows it.
-            let _ = unsafe { rustix::mm::munmap(page, PAGE_BYTES as usize) };
+            let _ = unsafe { rustix::mm::munmap(page, page_bytes() as usize) };
             return Err(error.into());
         }
         // S2.
@@ -150,7 +154,7 @@ impl ProcessSlot {
     pub unsafe fn leave_unfreed(&self) {
         if !self.page.is_null() {
             // SAFETY: mapped by `take` in this process, and unmapped only here.
-            let _ = unsafe { rustix::mm::munmap(self.page, PAGE_BYTES as usize) };
+            let _ = unsafe { rustix::mm::munmap(self.page, page_bytes() as usize) };
         }
     }
 

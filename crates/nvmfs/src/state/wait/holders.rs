@@ -6,7 +6,7 @@
 
 use crate::state::core::Core;
 use heddle_arena::ProcessTag;
-use heddle_arena::process_slots::PAGE_BYTES;
+use heddle_arena::process_slots::page_bytes;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -85,7 +85,7 @@ struct Page {
 
 fn page(core: &Core, tag: ProcessTag) -> Option<Page> {
     let file = File::from(core.arena.fd()?.try_clone_to_owned().ok()?);
-    Some(Page { offset: u64::from(tag.process_slot()?) * PAGE_BYTES, inode: file.metadata().ok()?.ino() })
+    Some(Page { offset: u64::from(tag.process_slot()?) * page_bytes(), inode: file.metadata().ok()?.ino() })
 }
 
 /// All processes on this process slot: one, or several that share their memory; `None`: not all could be examined.
@@ -115,7 +115,7 @@ fn is_page(line: &str, page: &Page) -> bool {
     let number = |hex: &str| u64::from_str_radix(hex, 16).ok();
     let len = range.split_once('-').and_then(|(from, to)| Some(number(to)? - number(from)?));
     name.starts_with("/memfd:heddle-arena")
-        && len == Some(PAGE_BYTES)
+        && len == Some(page_bytes())
         && number(offset) == Some(page.offset)
         && inode.parse() == Ok(page.inode)
 }
