@@ -6,7 +6,12 @@ use rustix::io::Errno;
 /// The longest single call, as in the kernel.
 pub const CALL_BYTES_MAX: usize = 0x7fff_f000;
 /// No buffer of a program ends after this address: the kernel refuses such a buffer before any other check.
-const BUFFERS_END: usize = (1 << 47) - if cfg!(target_arch = "x86_64") { 4096 } else { 0 };
+const BUFFERS_END: usize = if cfg!(target_arch = "x86_64") {
+    (1 << 47) - 4096
+} else {
+    // aarch64. Some kernels have higher addresses, for programs that ask for them. Such a call goes to the kernel.
+    1 << 48
+};
 
 /// The start and length of a transfer. Returns `None` if the kernel must report what is wrong with it.
 #[inline]
@@ -59,6 +64,14 @@ mod tests {
             None,
             "a buffer that ends in the kernel"
         );
+    }
+
+    #[test]
+    fn buffers_of_this_program_may_be_there() {
+        let (on_stack, on_heap) = ([0_u8; 8], vec![0_u8; 8 << 20]);
+        for buffer in [&on_stack[..], &on_heap] {
+            assert!(may_be_there(buffer.as_ptr().addr(), buffer.len()), "{:p}", buffer.as_ptr());
+        }
     }
 
     #[test]
