@@ -43,21 +43,21 @@ mod tests {
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
     use std::process::{Command, Stdio};
 
-    #[cfg(target_arch = "x86_64")]
     extern "C" fn goes_on(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // SAFETY: the kernel gives both to a handler with SA_SIGINFO.
-        let (address, registers) = unsafe {
-            ((*info).si_addr() as usize, &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs)
-        };
-        let at = &mut registers[libc::REG_RIP as usize];
+        let (address, machine) =
+            unsafe { ((*info).si_addr() as usize, &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext) };
+        #[cfg(target_arch = "x86_64")]
+        let at = &mut machine.gregs[libc::REG_RIP as usize];
+        #[cfg(target_arch = "aarch64")]
+        let at = &mut machine.pc;
         match after_fault(*at as usize, address) {
-            Some(next) => *at = next as i64,
+            Some(next) => *at = next as _,
             // SAFETY: ends the process.
             None => unsafe { libc::_exit(42) },
         }
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn an_unmapped_buffer_is_an_error_where_faults_are_handled() {
         const CHILD: &str = "HEDDLE_TEST_CALLER_CHILD";
