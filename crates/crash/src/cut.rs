@@ -50,7 +50,7 @@ pub struct Looked {
 pub struct Explored {
     /// Number of different images formed.
     pub states: u64,
-    /// Number of images mounted.
+    /// Number of images looked at. One that equals an earlier one is not mounted again.
     pub images: u64,
 }
 

@@ -105,7 +105,7 @@ pub struct Report {
     pub cuts: u64,
     /// Number of different images formed.
     pub states: u64,
-    /// Number of images mounted and checked; each other one behaves as one of these.
+    /// Number of images checked; each other state behaves as one of these. One that equals an earlier one is not mounted again.
     pub images: u64,
     /// Number of recoveries that were cut.
     pub nested: u64,

@@ -176,7 +176,7 @@ fn say(
     } else {
         let Report { cuts, states, images, nested, .. } = report;
         output::data(&format!(
-            "{}: {cuts} power cuts, {states} crash states, {images} images mounted, {nested} recoveries cut, \
+            "{}: {cuts} power cuts, {states} crash states, {images} images, {nested} recoveries cut, \
              {failures} failures, {seconds:.1} s",
             args.variant.name()
         ))?;
@@ -189,11 +189,51 @@ fn say(
 
 /// The command that makes this image again.
 fn replay(args: &Args, failure: &Failure) -> String {
-    let (variant, workload) = (args.variant.name(), args.workload.display());
+    let variant = args.variant.name();
+    let (workload, input) = match args.workload.as_os_str() {
+        // The same text again, from a file or a pipe.
+        dash if dash == "-" => ("-".to_owned(), " < WORKLOAD"),
+        _ => (args.workload.display().to_string(), ""),
+    };
     let model =
         if args.model == Model::Ordered { String::new() } else { format!(" --model {}", args.model.name()) };
     let at = failure
         .fence
         .map_or(String::new(), |fence| format!(" --at {}.{fence}:{}", failure.step + 1, failure.arrived));
-    format!("heddle crash --variant {variant} --workload {workload} --seed {}{model}{at}", args.seed)
+    format!("heddle crash --variant {variant} --workload {workload} --seed {}{model}{at}{input}", args.seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// Without its input the printed command did something else.
+    #[test]
+    fn the_command_that_makes_an_image_again_can_be_copied() {
+        let failure = Failure {
+            workload: String::new(),
+            variant: Variant::Heddle,
+            step: 2,
+            op: String::new(),
+            returned: false,
+            fence: Some(1),
+            arrived: "0-3".into(),
+            text: String::new(),
+        };
+        for (path, input) in [("w.txt", ""), ("-", " < WORKLOAD")] {
+            let line = Line::try_parse_from(["crash", "--workload", path]).unwrap();
+            let told = replay(&line.args, &failure);
+            assert_eq!(
+                told,
+                format!("heddle crash --variant heddle --workload {path} --seed 1 --at 3.1:0-3{input}")
+            );
+        }
+    }
 }

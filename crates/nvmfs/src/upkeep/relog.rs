@@ -77,7 +77,7 @@ fn move_page(
     for write in &found.writes {
         move_write(core, guard, inode, write)?;
     }
-    // Cells that other lanes held kept their version: then the page is still needed.
+    // Another call may have written part of a run meanwhile, and the rest kept its version: then the page is still needed.
     if read_page(core, inode, page, from).is_none_or(|again| again.attributes || !again.writes.is_empty()) {
         return Ok(());
     }
