@@ -28,6 +28,8 @@ pub struct Target {
     content: Content,
     /// The present content is to be ignored.
     forced: bool,
+    /// A node log overwrites it.
+    is_lost: bool,
 }
 
 /// Takes the file or device at a path, or makes a file there. Refuses, with its reason, content that the
@@ -44,7 +46,7 @@ pub fn take(path: &Path, force: Force, remedy: &str) -> Result<Target> {
             Force::Yes => talk(&format!("heddle: {why}: overwriting it")),
         }
     }
-    Ok(Target { locked_file, content, forced: force == Force::Yes })
+    Ok(Target { locked_file, content, forced: force == Force::Yes, is_lost: false })
 }
 
 /// The reason not to overwrite it without force.
@@ -102,6 +104,13 @@ impl Target {
         self.locked_file.is_file() && !self.locked_file.is_new() && self.locked_file.stat().st_size == 0
     }
 
+    /// Tells the user which content a node log overwrites. Call it after all other checks.
+    pub fn tell_what_is_lost(&self, path: &Path) {
+        if self.is_lost {
+            talk(&format!("heddle: {} holds {}: a node log overwrites it", path.display(), self.content));
+        }
+    }
+
     /// Returns true if the present content is to be ignored.
     pub fn is_forced(&self) -> bool {
         self.forced
@@ -133,7 +142,7 @@ pub fn log_not_opened(path: &Path, error: heddle_pmem::Error) -> anyhow::Error {
 pub fn present_node_log(path: &Path, remedy: &str) -> Result<Target> {
     let locked_file = LockedFile::new(path).map_err(|error| log_not_opened(path, error))?;
     let content = if locked_file.is_new() { Content::Blank } else { locked_file.content()? };
-    let target = Target { locked_file, content, forced: false };
+    let target = Target { locked_file, content, forced: false, is_lost: false };
     match target.is_node_log() {
         true => Ok(target),
         false => {
@@ -151,7 +160,7 @@ pub fn present_node_log(path: &Path, remedy: &str) -> Result<Target> {
 pub fn node_log_target(path: &Path, force: Force, needs_log: bool) -> Result<Target> {
     let locked_file = LockedFile::new(path).map_err(|error| log_not_opened(path, error))?;
     let content = if locked_file.is_new() { Content::Blank } else { locked_file.content()? };
-    let target = Target { locked_file, content, forced: force == Force::Yes };
+    let mut target = Target { locked_file, content, forced: force == Force::Yes, is_lost: false };
     let is_free = match target.locked_file.is_new() {
         true => true,
         // It may hold something between its two ends.
@@ -177,10 +186,9 @@ pub fn node_log_target(path: &Path, force: Force, needs_log: bool) -> Result<Tar
             "{shown} holds {}, and no node log. Name another file or device, or give up what it holds{also} {way}",
             if target.content == Content::Blank { &Content::Unknown } else { &target.content }
         ),
-        Force::Yes if !is_free => {
-            talk(&format!("heddle: {shown} holds {}: a node log overwrites it", target.content));
+        _ => {
+            target.is_lost = force == Force::Yes && !is_free;
             Ok(target)
         }
-        _ => Ok(target),
     }
 }

@@ -55,13 +55,19 @@ fn open_in(
     options: &Options,
 ) -> Result<F2fs> {
     let (region, state) = region(nvm, target, options.nvm_bytes, options.durability)?;
+    let found = described(nvm, &region);
     let log = LogRegion { region, state, discard: options.discard_nvm };
-    let mut clear = || match state {
-        LogState::Free | LogState::GivenUp => target.clear().map_err(|error| format!("{error:#}")),
-        LogState::HoldsLog => Ok(()),
+    let mut clear = || {
+        if state != LogState::HoldsLog {
+            target.tell_what_is_lost(nvm);
+            target.clear().map_err(|error| format!("{error:#}"))?;
+        }
+        Ok(())
     };
     let fs = F2fs::open_with_log_in(image, variant, log, &mut clear)?;
     target.locked_file.keep().map_err(|error| explain(nvm, error))?;
+    // Not before: a mount that is refused has no node log.
+    talk(&found);
     Ok(fs)
 }
 
@@ -79,7 +85,14 @@ pub fn left(nvm: &Path) -> Result<LogRegion> {
     }
     let mut target = present_node_log(nvm, GIVE_UP)?;
     let (region, state) = region(nvm, &mut target, None, None)?;
+    talk(&described(nvm, &region));
     Ok(LogRegion { region, state, discard: false })
+}
+
+/// The line that tells the user of a node log.
+fn described(nvm: &Path, region: &Region) -> String {
+    let (shown, size) = (nvm.display(), Size(region.len_bytes()));
+    format!("{shown}: node log, {size}, durable by {}", crate::mkfs::durable_by(region))
 }
 
 /// Maps the node log. Only a new one is resized.
@@ -127,8 +140,6 @@ fn region(
         false => target.locked_file.open(&how),
     };
     let region = region.map_err(|error| log_not_opened(nvm, error))?;
-    let (shown, size) = (nvm.display(), Size(region.len_bytes()));
-    talk(&format!("{shown}: node log, {size}, durable by {}", crate::mkfs::durable_by(&region)));
     let state = match (is_log, target.is_forced()) {
         (true, _) => LogState::HoldsLog,
         (_, true) => LogState::GivenUp,
