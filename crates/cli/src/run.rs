@@ -11,7 +11,7 @@ use heddle_console::preload::library;
 use heddle_nvmfs::client;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Run a program with the bypass: its reads and writes on heddle mounts skip the kernel
@@ -95,7 +95,11 @@ fn unpreloadable(program: &Path) -> Option<&'static str> {
         let dirs = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&dirs).map(|dir| dir.join(program)).find(|path| path.is_file())?
     };
-    if found.metadata().ok()?.permissions().mode() & 0o6000 != 0 {
+    let file = found.metadata().ok()?;
+    // The kernel compares with the real identity: to a set-id program of its own, root is nobody else.
+    let set_uid = file.mode() & 0o4000 != 0 && file.uid() != rustix::process::getuid().as_raw();
+    let set_gid = file.mode() & 0o2010 == 0o2010 && file.gid() != rustix::process::getgid().as_raw();
+    if set_uid || set_gid {
         return Some("is set-id and takes no preloaded library");
     }
     is_static(&file_bytes(&found).ok()?).then_some("is linked statically and takes no preloaded library")
@@ -122,6 +126,25 @@ fn is_static(elf: &[u8]) -> bool {
 mod tests {
     use super::*;
     use clap::Parser;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// It is the usual case of root, and was told of every set-id program.
+    #[test]
+    fn a_set_id_program_of_ones_own_takes_the_library() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("program");
+        std::fs::write(&program, "#!/bin/sh\n").unwrap();
+        let set_mode = |mode| std::fs::set_permissions(&program, PermissionsExt::from_mode(mode)).unwrap();
+        set_mode(0o6755);
+        assert_eq!(unpreloadable(&program), None);
+        // Another's, if this user can make it so.
+        if std::os::unix::fs::chown(&program, Some(65534), Some(65534)).is_ok() {
+            for (mode, is_secure) in [(0o755, false), (0o2745, false), (0o2755, true), (0o4755, true)] {
+                set_mode(mode);
+                assert_eq!(unpreloadable(&program).is_some(), is_secure, "{mode:o}");
+            }
+        }
+    }
 
     #[test]
     fn options_before_the_program_are_ours_and_those_after_are_its_own() {
