@@ -9,6 +9,9 @@ use heddle_vfs::{Attr, Error, FileKind, RangeOp, RenameMode, Result, SeekTarget,
 const PREFERRED_IO_BYTES: u32 = 4096;
 
 pub(crate) fn errno(error: &Error) -> fuser::Errno {
+    if let Error::Corrupt(_) = error {
+        crate::damage::met(error);
+    }
     fuser::Errno::from_i32(error.errno())
 }
 

@@ -46,6 +46,7 @@ mod adapter;
 mod caller;
 mod connect;
 mod convert;
+mod damage;
 mod error;
 mod guard;
 mod handles;
@@ -66,6 +67,7 @@ mod umount;
 mod writers;
 mod xattrs;
 
+pub use damage::tell_of_damage;
 pub use error::{Error, Holder, is_plain, shown};
 pub use mappers::mappers;
 pub use mounts::{Mount, heddle_mounts, is_served, is_trusted_user};

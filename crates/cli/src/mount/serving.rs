@@ -108,6 +108,8 @@ fn begin(
         // Descriptors of the dead mount are unknown to this one, so it cannot tell which files others change meanwhile.
         shown.ttl = Duration::ZERO;
     }
+    let name = args.image.display().to_string();
+    heddle_fuse::tell_of_damage(move |text| talk(&format!("{name}: {text}")));
     let mounted = place.mount(image.file_system(), &shown);
     let begun = mounted.map_err(anyhow::Error::from).and_then(|mounted| {
         say_ready(args, log.as_ref(), &mounted, signals)?;
