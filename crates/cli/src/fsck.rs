@@ -3,7 +3,7 @@
 mod f2fs;
 mod undo_files;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use heddle_console::failure::{Exit, usage};
 use heddle_console::image;
 use heddle_console::output::{self, Sink, talk};
@@ -47,7 +47,7 @@ Examples:
   heddle fsck -y /dev/shm/my.img                     repair; save the old bytes to /dev/shm/my.img.undo-DATE
   heddle fsck --undo my.img.undo-20260101T120000 /dev/shm/my.img     restore them
   heddle fsck -y --discard-nvm /dev/sdb1             an F2FS image that needs its node log, and cannot be folded
-  heddle fsck -y --discard-undo /dev/sdb1            an F2FS image that is half repaired, and its undo file is lost
+  heddle fsck -y --discard-undo /dev/sdb1            an image that is half repaired, and its undo file is lost
   heddle explain NV-0042                             explain an issue
 
 F2FS images are checked and repaired by fsck.f2fs, which heddle traces: what it overwrites goes into the undo file first, and files that it
@@ -79,10 +79,15 @@ struct Report {
     inodes: u64,
     result: &'static str,
     exit_code: u8,
+    /// The reason why an image that an earlier repair has left half done was not looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_repaired: Option<String>,
     errors: usize,
     warnings: usize,
     notes: usize,
     blocks_changed: usize,
+    /// What only the undo file of an earlier repair has is lost.
+    undo_given_up: bool,
     undo_file: Option<String>,
     /// Those of repairs that were killed before they changed anything. `-y` removes them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -194,10 +199,14 @@ fn check(args: &Args) -> Result<u8> {
     let name = args.image.display().to_string();
     let mut repair = args.repair;
     let mut region = open(&args.image, !repair)?;
-    if args.discard_undo {
-        give_up_undo(&region);
-    }
-    let mut verdict = examine(&name, &region)?;
+    let undo_given_up = args.discard_undo && give_up_undo(&name, &region)?;
+    let mut verdict = match examine(&name, &region) {
+        Err(half @ FsckError::HalfRepaired { .. }) if args.json => {
+            output::json(&Sink::Stdout, &half_repaired(name, &half))?;
+            return Ok(UNCORRECTED);
+        }
+        examined => examined?,
+    };
     let mendable = verdict.found() > verdict.left();
     if !args.json {
         let findings = findings(&verdict);
@@ -210,7 +219,13 @@ fn check(args: &Args) -> Result<u8> {
                 // Another process may have changed the image during the question.
                 drop(region);
                 region = open(&args.image, false)?;
-                verdict = examine(&name, &region)?;
+                let shown = std::mem::replace(&mut verdict, examine(&name, &region)?);
+                if shown.issues != verdict.issues {
+                    bail!(
+                        "{name} was changed while the question stood: nothing was repaired. Check it again: heddle fsck {}",
+                        heddle_undo::shell_word(&args.image)
+                    );
+                }
             }
         }
     }
@@ -222,15 +237,21 @@ fn check(args: &Args) -> Result<u8> {
     }
     let needless = undo_files::needless(&args.image, repair, |file| undo::is_needless(file, &region));
     let code = match (verdict.found(), verdict.left(), kept.is_some()) {
+        // The image was changed.
+        (0, ..) if undo_given_up => CORRECTED,
         (0, ..) => CLEAN,
         (_, 0, true) => CORRECTED,
         (_, _, true) => CORRECTED | UNCORRECTED,
         _ => UNCORRECTED,
     };
-    let report = Report { needless_undo_files: needless, ..report(&name, &verdict, code, kept.as_deref()) };
+    let report = Report {
+        needless_undo_files: needless,
+        undo_given_up,
+        ..report(&name, &verdict, code, kept.as_deref())
+    };
     let text = undo_files::told(&report.needless_undo_files, repair) + &summary(&report);
     let on_stdout = if args.json { output::json(&Sink::Stdout, &report) } else { output::data(&text) };
-    said(on_stdout, &text, kept.is_some(), code)
+    said(on_stdout, &text, kept.is_some() || undo_given_up, code)
 }
 
 fn ask(name: &str) -> bool {
@@ -256,13 +277,36 @@ fn report(name: &str, verdict: &Verdict, code: u8, undo: Option<&Path>) -> Repor
             _ => "uncorrected",
         },
         exit_code: code,
+        not_repaired: None,
         errors: counts(verdict, Severity::Error),
         warnings: counts(verdict, Severity::Warning),
         notes: counts(verdict, Severity::Note),
         blocks_changed: if undo.is_some() { verdict.changes().count() } else { 0 },
         undo_file: undo.map(|file| file.display().to_string()),
+        undo_given_up: false,
         needless_undo_files: Vec::new(),
         issues: verdict.issues.iter().map(|(issue, mended)| shown(issue, *mended)).collect(),
+    }
+}
+
+/// Nothing is said of the rest of such an image, which may be anything.
+fn half_repaired(image: String, half: &FsckError) -> Report {
+    Report {
+        output_version: 1,
+        image,
+        variant: None,
+        inodes: 0,
+        result: "uncorrected",
+        exit_code: UNCORRECTED,
+        not_repaired: Some(half.to_string()),
+        errors: 0,
+        warnings: 0,
+        notes: 0,
+        blocks_changed: 0,
+        undo_given_up: false,
+        undo_file: None,
+        needless_undo_files: Vec::new(),
+        issues: Vec::new(),
     }
 }
 
@@ -282,6 +326,8 @@ fn shown(issue: &Issue, repairable: bool) -> Shown {
     }
 }
 
+/// Printed after `--discard-undo` of an image that was half repaired.
+const UNDO_GIVEN_UP: &str = "what only the undo file of the earlier repair has is lost to the image";
 /// Large damage gives many lines of one kind: at most so many of each kind are shown.
 const LINES_A_KIND: usize = 20;
 
@@ -316,8 +362,10 @@ fn summary(report: &Report) -> String {
     let word = |path: &str| heddle_undo::shell_word(Path::new(path));
     let back = |undo: &str| format!("To go back: heddle fsck --undo {} {}", word(undo), word(image));
     let found = format!("{} errors, {} warnings, {} notes", report.errors, report.warnings, report.notes);
+    let found = if report.undo_given_up { format!("{found}; {UNDO_GIVEN_UP}") } else { found };
     match (report.exit_code, &report.undo_file) {
         (CLEAN, _) => format!("{image}: clean; {} inodes, {found}", report.inodes),
+        (CORRECTED, None) => format!("{image}: {found}"),
         (CORRECTED, Some(undo)) => {
             format!("{image}: repaired; {found}; {} blocks changed. {}", report.blocks_changed, back(undo))
         }

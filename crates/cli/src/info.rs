@@ -14,7 +14,7 @@ use heddle_nvmfs::fsck::survey;
 use heddle_nvmfs::{ImageInfo, inspect};
 use heddle_pmem::{Error, OpenOptions, Region};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Show the format and content of an image: space, inodes, logs, fragmentation. Of an NVM image mounted for writing it shows only the
 /// superblock; an F2FS image mounted for writing is refused
@@ -50,6 +50,8 @@ struct Info {
     mounts: u64,
     mounted_last_ns: Option<i64>,
     clean: bool,
+    /// A repair was stopped half-way: `heddle fsck` tells the way out.
+    half_repaired: bool,
     in_use: bool,
     in_use_by_pid: Option<u32>,
     /// Absent for an image in use, or if only its superblock can be read.
@@ -87,6 +89,7 @@ pub fn run(args: &Args) -> Result<()> {
         mounts: found.epoch,
         mounted_last_ns: found.mounted.map(|at| at.0),
         clean: found.clean,
+        half_repaired: found.is_half_repaired,
         in_use: holder.is_some(),
         in_use_by_pid: holder.flatten(),
         content: inside.map(|survey| content::Content::of(&survey, args.files)),
@@ -102,6 +105,10 @@ fn text(info: &Info, found: &ImageInfo) -> String {
     let state = match (info.in_use, info.in_use_by_pid, info.clean) {
         (true, Some(pid), _) => format!("in use by process {pid}"),
         (true, None, _) => "in use".to_owned(),
+        _ if info.half_repaired => format!(
+            "half repaired: a repair of it was stopped; the way out: heddle fsck {}",
+            heddle_undo::shell_word(Path::new(&info.image))
+        ),
         (false, _, true) => "clean".to_owned(),
         (false, _, false) => "not unmounted: the next mount recovers it".to_owned(),
     };

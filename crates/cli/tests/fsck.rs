@@ -101,6 +101,31 @@ fn a_half_repaired_image_names_its_undo_file() {
     assert_eq!(heddle(&["fsck", "-y", "--undo", &place.text("a"), &place.image()]).code, 1);
     std::fs::write(place.image(), &before).unwrap();
     assert_eq!(heddle(&["fsck", "-y", "--undo", &undo, &place.image()]).code, 1);
+    halve(&place);
+    let way = format!("heddle fsck --undo {undo} {}", place.image());
+    for how in ["-n", "-y"] {
+        heddle(&["fsck", how, &place.image()]).failed(4, &["half repaired", &way]);
+    }
+    place.mount().failed(1, &["half repaired", &way]);
+    let report = json(&heddle(&["fsck", "--json", &place.image()]).out);
+    assert!(report["not_repaired"].as_str().unwrap().contains("half repaired"), "{report}");
+    // Another identity would make the undo file useless.
+    heddle(&["tune", "--uuid", "random", &place.image()]).failed(1, &["half repaired", &way]);
+    let info = heddle(&["info", &place.image()]).ok().out;
+    assert!(info.contains("half repaired"), "{info}");
+    assert_eq!(json(&heddle(&["info", "--json", &place.image()]).ok().out)["half_repaired"], true);
+    heddle(&["fsck", "--undo", &place.text("a"), &place.image()]).failed(8, &["another repair"]);
+    std::fs::create_dir(place.path("away")).unwrap();
+    std::fs::rename(&undo, place.path("away/undo")).unwrap();
+    let way = ["not here", "--discard-undo"];
+    heddle(&["fsck", "-y", &place.image()]).failed(4, &way);
+    place.mount().failed(1, &way);
+    assert_eq!(heddle(&["fsck", "--undo", &place.text("away/undo"), &place.image()]).code, 1);
+    assert!(std::fs::read(place.image()).unwrap() == before);
+}
+
+/// The superblocks say that a repair was stopped half-way.
+fn halve(place: &Place) {
     place.edit(|bytes| {
         for at in [0, bytes.len() - 4096] {
             let bytes = &mut bytes[at..at + SUPERBLOCK_BYTES];
@@ -109,18 +134,32 @@ fn a_half_repaired_image_names_its_undo_file() {
             bytes.copy_from_slice(half.sealed().as_bytes());
         }
     });
-    let way = format!("heddle fsck --undo {undo} {}", place.image());
-    for how in ["-n", "-y"] {
-        heddle(&["fsck", how, &place.image()]).failed(4, &["half repaired", &way]);
+}
+
+/// It was done without a word, and also over what was made later.
+#[test]
+fn a_discarded_undo_file_is_told_and_nothing_made_later_is_written() {
+    let place = Place::with_image("heddle");
+    halve(&place);
+    let half = std::fs::read(place.image()).unwrap();
+    let give_up = ["fsck", "-y", "--discard-undo", &place.image()];
+    let said = heddle(&give_up);
+    assert_eq!((said.code, said.out.contains("is lost to the image")), (1, true), "{}", said.out);
+    std::fs::write(place.image(), &half).unwrap();
+    let said = heddle(&["fsck", "-y", "--discard-undo", "--json", &place.image()]);
+    let report = json(&said.out);
+    assert_eq!(
+        (said.code, &report["undo_given_up"], &report["result"]),
+        (1, &true.into(), &"corrected".into())
+    );
+    let said = heddle(&give_up).ok();
+    assert!(!said.out.contains("is lost"), "nothing is given up: {}", said.out);
+    std::fs::write(place.image(), &half).unwrap();
+    place.edit(|image| image[..8].copy_from_slice(b"LUKS\xba\xbe\x00\x01"));
+    let before = std::fs::read(place.image()).unwrap();
+    for how in [&give_up[..], &["fsck", "-n", &place.image()]] {
+        heddle(how).failed(8, &["LUKS"]);
     }
-    place.mount().failed(1, &["half repaired", &way]);
-    heddle(&["fsck", "--undo", &place.text("a"), &place.image()]).failed(8, &["another repair"]);
-    std::fs::create_dir(place.path("away")).unwrap();
-    std::fs::rename(&undo, place.path("away/undo")).unwrap();
-    let way = ["not here", "--discard-undo"];
-    heddle(&["fsck", "-y", &place.image()]).failed(4, &way);
-    place.mount().failed(1, &way);
-    assert_eq!(heddle(&["fsck", "--undo", &place.text("away/undo"), &place.image()]).code, 1);
     assert!(std::fs::read(place.image()).unwrap() == before);
 }
 

@@ -177,16 +177,26 @@ pub fn format(region: &Region, variant: Variant) -> Result<()> {
     write_superblock(region, &layout, superblock)
 }
 
+/// Refuses an image of which a repair was stopped half-way: its undo file is to be used first.
+fn refuse_half_repaired(region: &Region) -> Result<()> {
+    let copies = read_copies(region.len_bytes(), &|at, into| region.read(at, into));
+    let path = place(region);
+    copies.half_repaired().map_or(Ok(()), |repair| {
+        Err(VolumeError::HalfRepaired { way: heddle_undo::way_back(&path, repair).0, path })
+    })
+}
+
 /// Gives an image that is not mounted another identity.
 ///
 /// # Errors
-/// Those of [`inspect`]; [`VolumeError::WornOut`]; [`VolumeError::Region`] if it may not be durable.
+/// Those of [`inspect`]; [`VolumeError::WornOut`]; [`VolumeError::HalfRepaired`]; [`VolumeError::Region`] if it may not be durable.
 pub fn set_uuid(region: &Region, uuid: [u8; 16]) -> Result<()> {
     let superblock = read_superblock(region)?;
     if !sane(&superblock) {
         return Err(VolumeError::SuperblockDamaged { path: place(region) });
     }
     refuse_foreign(region)?;
+    refuse_half_repaired(region)?;
     let next = superblock.next(0).ok_or_else(|| VolumeError::WornOut { path: place(region) })?;
     let layout = Layout::new(next.blocks_total.get());
     write_superblock(region, &layout, Superblock { uuid, ..next })
@@ -229,6 +239,8 @@ pub struct ImageInfo {
     pub epoch: u64,
     /// True if it was unmounted cleanly.
     pub clean: bool,
+    /// True if a repair was stopped half-way.
+    pub is_half_repaired: bool,
     /// Time of creation.
     pub made: Time,
     /// Time of the last mount, if any.
@@ -242,6 +254,7 @@ pub struct ImageInfo {
 /// [`VolumeError::NotAnImage`], [`VolumeError::SuperblockDamaged`], [`VolumeError::OtherVersion`], [`VolumeError::Truncated`].
 pub fn inspect(path: &Path, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Result<ImageInfo> {
     let sb = newest_superblock(path.to_path_buf(), len_bytes, read)?;
+    let is_half_repaired = read_copies(len_bytes, read).half_repaired().is_some();
     let variant = Variant::from_raw(sb.variant.get()).filter(|_| sane(&sb));
     let Some(variant) = variant else {
         return Err(VolumeError::SuperblockDamaged { path: path.to_path_buf() });
@@ -252,7 +265,8 @@ pub fn inspect(path: &Path, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Re
         variant,
         bytes: sb.blocks_total.get() * BLOCK_BYTES as u64,
         epoch: sb.epoch.get(),
-        clean: sb.clean.get() == 1,
+        clean: sb.clean.get() == 1 && !is_half_repaired,
+        is_half_repaired,
         made: Time(sb.created_ns.get() as i64),
         mounted: Some(Time(sb.mounted_ns.get() as i64)).filter(|at| at.0 != 0),
     })
@@ -350,12 +364,9 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let arena = arena(options.arena_bytes)
         .map_err(|e| VolumeError::Memory { path: path.clone(), why: e.to_string() })?;
     let read_only = options.read_only || region.is_read_only();
-    let copies = read_copies(region.len_bytes(), &|at, into| region.read(at, into));
     if !read_only {
         refuse_foreign(&region)?;
-    }
-    if let (false, Some(repair)) = (read_only, copies.half_repaired()) {
-        return Err(VolumeError::HalfRepaired { way: heddle_undo::way_back(&path, repair).0, path });
+        refuse_half_repaired(&region)?;
     }
     superblock = match superblock.mounted() {
         Some(mounted) => mounted,

@@ -14,6 +14,7 @@ mod fsck {
     pub mod flips;
     pub mod garbage;
     pub mod lies;
+    pub mod pairs;
     pub mod reports;
     pub mod sample;
     pub mod shifts;

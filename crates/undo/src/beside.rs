@@ -1,6 +1,7 @@
 //! The undo file of a half repaired image, and the way back.
 
 use crate::head_of;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -51,9 +52,21 @@ pub fn way_back(image: &Path, repair: u64) -> (String, Option<FoundUndo>) {
     (way, undo)
 }
 
-/// A path as a word of a command that a user may copy into a shell.
+/// A path as a word of a command that a user may copy into a shell. No command takes it for an option.
 pub fn shell_word(path: &Path) -> String {
-    let shown = path.display().to_string();
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.first() == Some(&b'-') {
+        return shell_word(&Path::new(".").join(path));
+    }
+    let Ok(shown) = std::str::from_utf8(bytes).map(str::to_owned) else {
+        // What a terminal cannot show: bash, zsh and ksh read this, and POSIX' shell since 2024.
+        let byte = |byte: &u8| match byte {
+            b'\'' | b'\\' => format!("\\{}", char::from(*byte)),
+            b' '..=b'~' => char::from(*byte).to_string(),
+            other => format!("\\{other:03o}"),
+        };
+        return format!("$'{}'", bytes.iter().map(byte).collect::<String>());
+    };
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
     if !shown.is_empty() && shown.chars().all(is_plain) {
         return shown;
@@ -64,6 +77,7 @@ pub fn shell_word(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
 
     #[test]
     fn a_path_with_blanks_or_quotes_is_one_word_of_a_shell() {
@@ -72,5 +86,11 @@ mod tests {
             let said = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
             assert_eq!(String::from_utf8(said.stdout).unwrap(), path, "{line}");
         }
+        let dash = shell_word(Path::new("-y.img"));
+        assert_eq!(dash, "./-y.img", "no option");
+        let bytes = b"it's \xff\\.img";
+        let line = format!("printf %s {}", shell_word(Path::new(OsStr::from_bytes(bytes))));
+        let said = std::process::Command::new("bash").args(["-c", &line]).output().unwrap();
+        assert_eq!(said.stdout, bytes, "{line}");
     }
 }

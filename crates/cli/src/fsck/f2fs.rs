@@ -9,7 +9,7 @@ mod traced;
 mod transaction;
 
 use super::undo_files::{self, undo_name};
-use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED, put_back_told, said};
+use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED, UNDO_GIVEN_UP, put_back_told, said};
 use anyhow::{Result, anyhow, bail};
 use checker::{CHECKER, Checker, Said};
 use heddle_console::output::{self, Sink};
@@ -51,7 +51,7 @@ struct Report {
     /// How many of them heddle saved, directories and links among them.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_files_saved: Option<usize>,
-    /// Files that kept a name, and whose content the repair has changed.
+    /// Files and directories that kept a name, and whose content or attributes the repair has changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     changed_files: Vec<Changed>,
     /// The old bytes of all blocks that the repair has changed.
@@ -118,10 +118,10 @@ pub fn check(args: &Args) -> Result<u8> {
     // Read from the superblock alone: damage elsewhere does not hide that there is a node log.
     let is_logged = heddle_f2fs::needs_log(image).unwrap_or(false);
     if is_logged && args.repair && !args.discard_nvm {
-        let image = image.display();
+        let (image, word) = (image.display(), heddle_undo::shell_word(image));
         bail!(
             "{image} has a node log, which may hold fsynced files that the image lacks; a repair would part the two. Fold the log first: \
-             heddle fold --nvm LOG {image}. To give up what only the log has, if that cannot be: heddle fsck -y --discard-nvm {image}"
+             heddle fold --nvm LOG {word}. To give up what only the log has, if that cannot be: heddle fsck -y --discard-nvm {word}"
         );
     }
     let needless = undo_files::needless(image, args.repair, |file| lock.needs_not(file));
@@ -238,11 +238,7 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<u8> {
     } else {
         way
     };
-    let way = if found.gave_up_undo {
-        format!("{way}; what only the undo file of the earlier repair has is lost to the image")
-    } else {
-        way
-    };
+    let way = if found.gave_up_undo { format!("{way}; {UNDO_GIVEN_UP}") } else { way };
     let (changed, done) = found.done.as_ref().map(|done| told(done, &args.image)).unwrap_or_default();
     let mut needless = undo_files::told(&found.needless, args.repair);
     if let Some(dir) = &found.left {
@@ -298,7 +294,7 @@ fn report(image: String, found: Found, code: u8) -> Report {
 fn told(done: &Done, image: &Path) -> (String, String) {
     let line = |changed: &Changed| {
         format!(
-            "         {}: its content was changed; what it was: {}\n",
+            "         {}: its content or its attributes were changed; what its content was: {}\n",
             changed.path,
             changed.saved.display()
         )
@@ -306,7 +302,7 @@ fn told(done: &Done, image: &Path) -> (String, String) {
     let mut lines: String = done.changed.iter().take(LINES_MAX).map(line).collect();
     let more = done.changed.len().saturating_sub(LINES_MAX);
     if more > 0 {
-        lines += &format!("         and {more} more whose content was changed; --json lists all\n");
+        lines += &format!("         and {more} more that were changed; --json lists all\n");
     }
     let mut way = String::new();
     match &done.lost_files {
@@ -322,7 +318,10 @@ fn told(done: &Done, image: &Path) -> (String, String) {
         _ => {}
     }
     if !done.changed.is_empty() {
-        way += &format!("; files that kept their names, and not their content: {}", done.changed.len());
+        way += &format!(
+            "; files that kept their names, and not their content or attributes: {}",
+            done.changed.len()
+        );
     }
     if let Some((undo, blocks)) = &done.undo {
         let [undo, image] = [undo, image].map(heddle_undo::shell_word);

@@ -130,7 +130,10 @@ fn text(f2fs: &F2fsInfo, info: &Info) -> String {
     };
     let state = if f2fs.needs_fsck { format!("{state}; Linux asks for fsck.f2fs") } else { state };
     let state = match f2fs.half_repaired {
-        true => format!("half repaired: a repair of it was stopped; the way out: heddle fsck {}", f2fs.image),
+        true => format!(
+            "half repaired: a repair of it was stopped; the way out: heddle fsck {}",
+            heddle_undo::shell_word(std::path::Path::new(&f2fs.image))
+        ),
         false => state,
     };
     let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };

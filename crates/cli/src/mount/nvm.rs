@@ -250,6 +250,13 @@ fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
         report.orphans,
         report.names_dropped,
     ));
+    if found.is_half_repaired {
+        let image = heddle_undo::shell_word(&args.image);
+        talk(&format!(
+            "heddle: {}: is half repaired: files may lack in it, or be wrong, that its undo file has. Unmount it, and see: heddle fsck {image}",
+            args.image.display()
+        ));
+    }
     if found.clean && report.names_dropped > 0 {
         talk(&format!(
             "heddle: {}: {} names lead to no file though it was unmounted cleanly: something has damaged it; `heddle fsck -n` names them",

@@ -4,7 +4,9 @@ use super::damaged::change_entries;
 use super::half_repaired::change_superblocks;
 use crate::common::{Mounted, Place, Said, alone, command, heddle};
 use heddle_f2fs::checksum::{inode_seed, of_inode};
-use heddle_f2fs::format::{BLOCK_BYTES, DentryBlock, InodeBlock, SUPERBLOCK_OFFSET_BYTES, Superblock};
+use heddle_f2fs::format::{
+    BLOCK_BYTES, DentryBlock, InodeBlock, NodeBlock, SUPERBLOCK_OFFSET_BYTES, Superblock, node_flag,
+};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -250,6 +252,48 @@ fn what_fsck_drops_although_it_has_a_name_is_saved_before() {
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
     assert!(fs::read(mounted.path("stays")).unwrap() == bytes[4]);
     assert!(names[..4].iter().all(|name| !mounted.path(name).exists()));
+}
+
+/// fsck.f2fs took the node of their extended attributes away, and nobody said so.
+#[test]
+fn files_that_lose_attributes_in_a_repair_are_named() {
+    let Some(_alone) = alone() else { return };
+    if !has_checker() {
+        return;
+    }
+    let place = Place::with_image_of("f2fs", "64M");
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let set = |path: &Path, name: &str, bytes: usize| {
+        let (value, flags) = (vec![b'v'; bytes], rustix::fs::XattrFlags::empty());
+        rustix::fs::setxattr(path, name, &value, flags).unwrap();
+    };
+    let path = mounted.path("file");
+    fs::write(&path, content(9000, 1)).unwrap();
+    // The first fills the inode.
+    set(&path, "user.a", 171);
+    set(&path, "user.b", 3000);
+    fs::write(mounted.path("other"), b"other").unwrap();
+    let number = ino(&path);
+    drop(mounted);
+    let mut changed = 0;
+    place.edit(|bytes| {
+        for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
+            let node = NodeBlock::mut_from_bytes(block).unwrap();
+            let is_its =
+                u64::from(node.footer.ino.get()) == number && u64::from(node.footer.nid.get()) != number;
+            if is_its && node.footer.place() == node_flag::XATTR_PLACE {
+                node.footer.flag.set(0);
+                changed += 1;
+            }
+        }
+    });
+    assert!(changed > 0, "no node of attributes");
+    let report = repaired(&place.image());
+    let named: Vec<&str> =
+        report["changed_files"].as_array().unwrap().iter().filter_map(|f| f["path"].as_str()).collect();
+    assert_eq!(named, ["/file"], "{report}");
+    let saved = report["changed_files"][0]["saved"].as_str().unwrap();
+    assert!(fs::read(saved).unwrap() == content(9000, 1));
 }
 
 #[test]

@@ -195,7 +195,7 @@ catalogue! {
         "Stores the mark again.";
     42 RECORD Error "record" "a record is damaged"
         "More than one bit is wrong: what it said is lost. A change of the file or directory is missing or undone."
-        "Writes the log anew from the records that are whole. Pages that only it could tell of are as before it.";
+        "Writes the log anew from the records that are whole. Pages that only it could tell of are as before it. Only the owner keeps permissions.";
     43 RECORD_GONE Error "record" "records follow a gap in a log page"
         "A power cut leaves nothing behind a gap but the rest of one change: a record that counted is gone."
         "Writes the log anew from the records that are whole.";
@@ -273,8 +273,8 @@ catalogue! {
         "Each file gets a copy of its own; against a log or chunk, the file's page becomes a hole.";
     91 NO_SPACE Error "repair" "there is no room for the repair"
         "Logs are written anew, and blocks copied, into free blocks."
-        "None: mount read-only and copy what is there to another image.";
+        "None: mount read-only, if that is possible, and copy what is there to another image.";
     92 UNSETTLED Error "repair" "the repair does not come to an end"
         "Each reading of what was mended found something new: a fault of this program. Nothing was changed."
-        "None: mount read-only and copy what is there to another image, and report it with heddle dump of the image.";
+        "None: report it, with heddle dump of the image. What a read-only mount shows can be copied to another image.";
 }

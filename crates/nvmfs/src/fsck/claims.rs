@@ -6,6 +6,7 @@ use crate::format::blob;
 use crate::format::layout::Layout;
 use crate::ids::{BlockNo, InodeId, PageNo};
 use heddle_vfs::Ino;
+use std::collections::BTreeSet;
 
 /// The use of a block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -146,6 +147,7 @@ pub fn judge(pass: &mut Pass<'_>) {
     let mut all = pass.claims.all.clone();
     all.sort_by_key(|c| (c.block, c.what));
     let mut before: Option<Claim> = None;
+    let mut cut = BTreeSet::new();
     for claim in all {
         let Some(first) = before.filter(|b| b.end() > claim.block.0) else {
             before = Some(claim);
@@ -163,7 +165,7 @@ pub fn judge(pass: &mut Pass<'_>) {
             _ => None,
         });
         match unproven {
-            Some(n) if pass.fixes.lies.is_empty() => super::slots::not_there(pass, n),
+            Some(n) if cut.insert(n) => super::slots::not_there(pass, n),
             Some(_) => {}
             None => give_way(pass, &first, &claim, from, count),
         }

@@ -17,13 +17,31 @@ use super::mend;
 use super::pass::{Location, Pass};
 use crate::format::blob::{self, Kind, MapRun, XATTR_BLOCKS_MAX, map_of_words, xattrs_of_words};
 use crate::format::extent_list;
-use crate::format::record::Record;
+use crate::format::inode::InodeBase;
+use crate::format::record::{Attributes, Record};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo};
 use heddle_vfs::{Ino, Time};
 use std::collections::BTreeSet;
 
 /// The last set of extended attributes: its change count, its blob, its time, and the record's position.
 type Attached = Option<(u64, Option<BlockNo>, Time, Location)>;
+
+/// Permissions that are left if records of a log are lost: one of them may have taken the others away.
+const OWNER_ALONE: u16 = 0o700;
+
+/// The attributes of an inode whose log says nothing of them.
+fn attributes_of_birth(birth: &InodeBase) -> Attributes {
+    Attributes {
+        size: 0,
+        perm: birth.perm,
+        uid: birth.uid,
+        gid: birth.gid,
+        mtime: birth.crtime,
+        ctime: birth.crtime,
+        atime: birth.crtime,
+        change_count: 0,
+    }
+}
 
 /// Applies an xattr record.
 fn attach(attached: &mut Attached, entry: &Entry, ino: Ino) {

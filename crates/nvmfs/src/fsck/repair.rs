@@ -27,7 +27,8 @@ use steps::{Overlay, edits, lost, relogs, shares};
 
 /// Most passes. Each pass but the last mends something, and a repair stays. More passes mean a fault of this
 /// program. It reports that (`Code::UNSETTLED`) and changes nothing: a repair counts only when one more
-/// reading finds nothing left to mend.
+/// reading finds nothing left to mend. Passes that make slots anew do not count: a directory whose slot is lost
+/// can be read only after that, so damaged slots on one path take a pass each. No slot is made anew twice.
 const PASSES_MAX: usize = 32;
 
 /// The result of examining an image.
@@ -107,12 +108,10 @@ impl Verdict {
 /// # Errors
 /// [`FsckError::NotAnImage`], [`FsckError::OtherVersion`], [`FsckError::HalfRepaired`], [`FsckError::Foreign`].
 pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
+    refuse_foreign(name, region)?;
     if let Some(repair) = half_repaired(region) {
         let way = undo::way_back(region, repair);
         return Err(FsckError::HalfRepaired { image: name.into(), way });
-    }
-    if let Some((what, at)) = made_later(&Media::new(region).content()) {
-        return Err(FsckError::Foreign { image: name.into(), what, at });
     }
     // Each state has its own keys, from the system's random numbers. 0 is no repair.
     let repair = RandomState::new().hash_one(()).max(1);
@@ -127,7 +126,8 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
         uuid: [0; 16],
         repair,
     };
-    for _ in 0..PASSES_MAX {
+    while session.passes < PASSES_MAX {
+        session.passes += 1;
         let read = image::read(name, &media)?;
         session.now = read.issues;
         let Some(image) = read.image else {
@@ -160,11 +160,19 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
             media.store(at, &words);
         }
     }
-    if session.settled && session.mended {
+    if session.settled && session.mended && !session.would_lose {
         verdict.changes = media.into_changes();
     }
     verdict.issues = session.verdict();
     Ok(verdict)
+}
+
+/// Refuses an image on which another format was made later.
+pub(super) fn refuse_foreign(name: &str, region: &Region) -> Result<(), FsckError> {
+    match made_later(&Media::new(region).content()) {
+        Some((what, at)) => Err(FsckError::Foreign { image: name.into(), what, at }),
+        None => Ok(()),
+    }
 }
 
 type Stores = Vec<(Pos, Vec<u64>)>;
@@ -189,8 +197,14 @@ struct Session {
     /// Issues of all passes but the last. Next field: those of the last.
     seen: BTreeSet<Issue>,
     now: Vec<Issue>,
-    /// Issues that cannot be mended further.
+    /// Issues that the last pass could not mend.
     stuck: BTreeSet<Issue>,
+    /// True: the last pass could not name all inodes that have lost their names. A mount of the repaired image would free them.
+    would_lose: bool,
+    /// Passes that count.
+    passes: usize,
+    /// Words that a pass has made anew: slots of inodes, and pointers to chunks.
+    made_anew: BTreeSet<Pos>,
 }
 
 impl Session {
@@ -229,14 +243,21 @@ impl Session {
             return std::mem::take(&mut pass.fixes.exact);
         }
         if !pass.fixes.anew.is_empty() {
-            return std::mem::take(&mut pass.fixes.anew);
+            let stores = std::mem::take(&mut pass.fixes.anew);
+            let fresh = stores.iter().filter(|(at, _)| self.made_anew.insert(*at)).count();
+            self.passes -= usize::from(fresh == stores.len());
+            return stores;
         }
         let mut view = Overlay::over(pass.media);
         let mut supply = Supply::new(pass.claims.free(&pass.image.layout), self.serial);
+        self.stuck.clear();
+        self.would_lose = false;
         let steps = [relogs, edits, shares, lost];
-        for step in steps {
+        let has_lost = !pass.fixes.lost.is_empty();
+        for (n, step) in steps.into_iter().enumerate() {
             let done = step(pass, &mut view, &mut supply);
             if let Err(issue) = done {
+                self.would_lose = has_lost && n + 1 == steps.len();
                 self.stuck.insert(issue);
             }
             view.stores.retain(|store| changes(pass.media, store));
@@ -269,6 +290,9 @@ impl Session {
         if !self.settled {
             let what = format!("after {PASSES_MAX} passes there are still issues to repair");
             self.stuck.insert(Issue { code: Code::UNSETTLED, location: Location::default(), what });
+        }
+        if !self.settled || self.would_lose {
+            // Nothing is changed.
             self.now.extend(std::mem::take(&mut self.seen));
         }
         self.now.extend(self.stuck);

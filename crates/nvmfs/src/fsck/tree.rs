@@ -175,19 +175,13 @@ fn judge(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) -> bool {
 
 /// Handles a name whose inode's slot does not hold it.
 fn missing(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) {
-    let id = named.child;
-    let shown = String::from_utf8_lossy(name).into_owned();
-    let location = Location::ino(id.ino);
-    let (clean, broken) = (pass.clean(), pass.slots.broken.contains(&id.ino));
-    // A cut creation leaves a torn slot, but not in an image that was unmounted since.
-    let damaged = broken && (clean || !torn(pass, id.ino));
-    if let (true, Some(at)) = (damaged, pass.slots.pos(id.ino)) {
-        pass.issue(Code::SLOT_LOST, location, format!("directory {} calls it {shown:?}", dir.0));
-        let perm = if named.kind == FileKind::Directory { 0o700 } else { 0o600 };
-        make_anew(pass, at, id, named.kind, perm, named.mtime);
-        *pass.tree.links.entry(id.ino).or_insert(0) += 1;
+    if slot_anew(pass, dir, name, named) {
+        *pass.tree.links.entry(named.child.ino).or_insert(0) += 1;
         return;
     }
+    let (id, clean) = (named.child, pass.clean());
+    let shown = String::from_utf8_lossy(name).into_owned();
+    let location = Location::ino(id.ino);
     let made_in = id.made_in();
     // Later than the last mount, so forged. A later mount, perhaps the next repair, would reach this number.
     if clean && made_in >= pass.image.epoch && id.generation != 1 {
@@ -198,6 +192,19 @@ fn missing(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) {
     } else {
         pass.issue(Code::DANGLING, location, format!("directory {} calls it {shown:?}", dir.0));
     }
+}
+
+/// Makes the slot of a name's inode anew. Returns false if it is not a damaged one.
+fn slot_anew(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) -> bool {
+    let id = named.child;
+    // A cut creation leaves a torn slot, but not in an image that was unmounted since.
+    let damaged = pass.slots.broken.contains(&id.ino) && (pass.clean() || !torn(pass, id.ino));
+    let (true, Some(at)) = (damaged, pass.slots.pos(id.ino)) else { return false };
+    let shown = String::from_utf8_lossy(name);
+    pass.issue(Code::SLOT_LOST, Location::ino(id.ino), format!("directory {} calls it {shown:?}", dir.0));
+    let perm = if named.kind == FileKind::Directory { 0o700 } else { 0o600 };
+    make_anew(pass, at, id, named.kind, perm, named.mtime);
+    true
 }
 
 fn torn(pass: &Pass<'_>, ino: Ino) -> bool {
@@ -240,9 +247,18 @@ pub fn file_again(pass: &mut Pass<'_>, id: InodeId) -> Option<File> {
 fn files(pass: &mut Pass<'_>) {
     let named: Vec<InodeBase> =
         pass.tree.links.keys().filter_map(|ino| pass.slots.bases.get(ino)).copied().collect();
-    for base in named.into_iter().filter(|b| b.kind != FileKind::Directory) {
+    let (dirs, others): (Vec<_>, Vec<_>) = named.into_iter().partition(|b| b.kind == FileKind::Directory);
+    for base in others {
         file(pass, base);
     }
+    // A name says that it is no directory: that is put right first. Nobody else may have its blocks before.
+    pass.quiet = true;
+    for base in dirs {
+        if !pass.tree.dirs.contains_key(&base.id.ino) {
+            directory(pass, base.id);
+        }
+    }
+    pass.quiet = false;
 }
 
 /// Finds inodes that no path leads to: their blocks may still be needed. Directories among them that have
@@ -250,26 +266,22 @@ fn files(pass: &mut Pass<'_>) {
 fn orphans(pass: &mut Pass<'_>) {
     let nameless = |ino: &Ino| !pass.tree.links.contains_key(ino);
     let all: Vec<InodeBase> = pass.slots.bases.values().filter(|b| nameless(&b.id.ino)).copied().collect();
-    let mut whole = BTreeSet::new();
+    let mut lost_links = BTreeSet::new();
     let mut dirs: BTreeMap<Ino, Dir> = BTreeMap::new();
+    pass.quiet = true;
     for base in &all {
-        pass.quiet = true;
-        let damaged = match base.kind {
-            FileKind::Directory => {
-                let dir = directory(pass, base.id);
-                let damaged = dir.damaged;
-                dirs.insert(base.id.ino, dir);
-                damaged
-            }
-            _ => {
-                let file = file(pass, *base);
-                // A link without a target is no loss.
-                file.damaged || file.is_lost_link()
-            }
-        };
-        pass.quiet = false;
-        if !damaged {
-            whole.insert(base.id);
+        if base.kind == FileKind::Directory {
+            dirs.insert(base.id.ino, directory(pass, base.id));
+        } else if file(pass, *base).is_lost_link() {
+            lost_links.insert(base.id);
+        }
+    }
+    pass.quiet = false;
+    // Before a log is written anew: its pages could take the blocks of an inode that only such a name leads to.
+    for (dir, name, named) in dirs.values().flat_map(|dir| dir.living().map(move |(n, v)| (dir.id.ino, n, v)))
+    {
+        if pass.slots.get(named.child).is_none() {
+            let _is_made = slot_anew(pass, dir, name, named);
         }
     }
     // Inodes named by a directory without a name are recovered with it.
@@ -297,7 +309,8 @@ fn orphans(pass: &mut Pass<'_>) {
     pass.fixes.lost.extend(&found);
     for base in all.iter().filter(|b| !held.contains(&b.id)) {
         let location = Location::ino(base.id.ino);
-        if (pass.names_lost || pass.clean()) && whole.contains(&base.id) {
+        // A link without a target is no loss. A damaged log is written anew when its inode has a name.
+        if (pass.names_lost || pass.clean()) && !lost_links.contains(&base.id) {
             let code = if pass.names_lost { Code::NAME_LOST } else { Code::ORPHAN_CLEAN };
             pass.issue(code, location, format!("a {:?}", base.kind));
             pass.fixes.lost.push(base.id);

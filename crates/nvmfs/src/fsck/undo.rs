@@ -3,12 +3,13 @@
 use super::FsckError;
 use super::image::{self};
 use super::media::Media;
-use super::repair::{half_repaired, store};
-use crate::format::superblock::made_later;
+use super::repair::{half_repaired, refuse_foreign, store};
+use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::ids::BlockNo;
 use heddle_pmem::{BLOCK_BYTES, Region};
 use heddle_undo::{Image, Undo, Writer};
 use std::path::Path;
+use zerocopy::FromBytes;
 
 fn wrong(file: &Path, why: impl std::fmt::Display) -> FsckError {
     FsckError::Undo { file: file.display().to_string(), why: why.to_string() }
@@ -81,9 +82,7 @@ pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
     }
     let media = Media::new(region);
     let name = region.path().map_or_else(|| "(memory)".into(), |p| p.display().to_string());
-    if let Some((what, at)) = made_later(&media.content()) {
-        return Err(FsckError::Foreign { image: name, what, at });
-    }
+    refuse_foreign(&name, region)?;
     let now = image::read(&name, &media)?.image;
     if now.is_some_and(|now| now.superblock.uuid != undo.image.uuid) {
         return Err(wrong(path, "it belongs to another image"));
@@ -93,6 +92,13 @@ pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
     let half = half_repaired(region);
     if half.is_none() && old.blocks.iter().all(|block| block.is_there) {
         return Ok(0);
+    }
+    if now.is_none() && !old.is_cut_mark(&media) && !is_right_behind(&undo.image, region) {
+        return Err(wrong(
+            path,
+            "both superblocks of the image are damaged, and what is left of them does not say that this repair was the last to change it: \
+             old blocks could overwrite newer ones. See: heddle fsck -n",
+        ));
     }
     if let Some(now) = now {
         // Between repair and way back, or in the midst of either. Or a cut left part of a mark on one superblock, and nothing else.
@@ -121,6 +127,18 @@ pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
     }
 }
 
+/// Returns true if the rest of a damaged superblock has the number of the repair, and no mount since: the repair gave both copies its
+/// number, which no other image has.
+fn is_right_behind(of: &Image, region: &Region) -> bool {
+    let says_so = |block: u64| {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        region.read(BlockNo(block).pos(), &mut bytes);
+        Superblock::read_from_bytes(&bytes)
+            .is_ok_and(|sb| sb.repair.get() == of.repair && of.epochs.contains(&sb.epoch.get()))
+    };
+    [0, of.blocks.saturating_sub(1)].into_iter().any(says_so)
+}
+
 /// A block of an undo file.
 struct OldBlock {
     number: BlockNo,
@@ -147,14 +165,16 @@ impl OldBlocks {
         Ok(OldBlocks { blocks: blocks? })
     }
 
-    /// Returns true if one whole superblock is as it was, and at most the other one is not. A mount writes both before all else.
+    /// Returns true if one superblock is as it was, and at most the other one is not. It must be whole if any is. A mount writes both
+    /// before all else.
     fn is_cut_mark(&self, media: &Media<'_>) -> bool {
         let copies = image::superblocks(media);
         let is_superblock = |block: &OldBlock| [0, copies.second_block].contains(&block.number.0);
         let (superblocks, others): (Vec<_>, Vec<_>) =
             self.blocks.iter().partition(|block| is_superblock(block));
-        let is_whole = |block: &&&OldBlock| copies.whole().any(|(whole, _)| whole == block.number.0);
+        let whole: Vec<u64> = copies.whole().map(|(block, _)| block).collect();
+        let counts = |block: &&&OldBlock| whole.is_empty() || whole.contains(&block.number.0);
         others.iter().all(|block| block.is_there)
-            && superblocks.iter().filter(is_whole).any(|block| block.is_there)
+            && superblocks.iter().filter(counts).any(|block| block.is_there)
     }
 }

@@ -43,7 +43,7 @@ pub enum VolumeError {
         at: u64,
     },
     /// A repair of it was stopped half-way.
-    #[error("cannot mount {}: it is half repaired. {way}", path.display())]
+    #[error("cannot write {}: it is half repaired. {way}", path.display())]
     HalfRepaired {
         /// Image.
         path: PathBuf,

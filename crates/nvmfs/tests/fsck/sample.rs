@@ -3,7 +3,7 @@
 use crate::common::{Short, name, options, root};
 use heddle_nvmfs::fsck::{Survey, Verdict, examine, survey};
 use heddle_nvmfs::ids::BlockNo;
-use heddle_nvmfs::{Variant, format_region, mount};
+use heddle_nvmfs::{NvmFs, Variant, format_region, mount};
 use heddle_pmem::{Pos, Region};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{
@@ -57,12 +57,33 @@ pub fn repaired(region: &Region, verdict: &Verdict) -> Region {
 }
 
 impl Sample {
-    pub fn new(variant: Variant) -> Sample {
+    /// An image with what `work` makes.
+    pub fn of(variant: Variant, work: impl FnOnce(&NvmFs)) -> Sample {
         let region = Region::anonymous(IMAGE_BYTES).unwrap();
         format_region(&region, variant).unwrap();
         let volume = mount(region.map_again().unwrap(), &options()).unwrap();
         let fs = volume.fs();
-        in_pieces(&fs);
+        work(&fs);
+        let tree = Tree::of(&fs).unwrap();
+        let ino = |path: &Vec<u8>| {
+            let path = std::str::from_utf8(path).unwrap();
+            if path == "/" {
+                return Ino::ROOT;
+            }
+            let (dir, last) = heddle_vfs::path::resolve_parent(&fs, &root(), path).unwrap();
+            fs.lookup(&root(), dir, last).unwrap().ino
+        };
+        let inos = tree.nodes.keys().map(|path| (path.clone(), ino(path))).collect();
+        volume.unmount();
+        Sample { region, tree, inos }
+    }
+
+    pub fn new(variant: Variant) -> Sample {
+        Sample::of(variant, Sample::fill)
+    }
+
+    fn fill(fs: &NvmFs) {
+        in_pieces(fs);
         let dir = fs.new_dir(Ino::ROOT, "dir");
         let below = fs.new_dir(dir, "below");
         let long = "a name that takes more than one line of the log, so that its records are of several lines, each with a \
@@ -82,7 +103,7 @@ impl Sample {
         let all_wrote = Barrier::new(9);
         std::thread::scope(|scope| {
             for worker in 0..9u8 {
-                let (fs, crowd, all_wrote) = (&fs, &crowd, &all_wrote);
+                let (crowd, all_wrote) = (&crowd, &all_wrote);
                 scope.spawn(move || {
                     fs.write(crowd, u64::from(worker) * PAGE as u64, &[worker + 1; PAGE]).unwrap();
                     all_wrote.wait();
@@ -111,19 +132,7 @@ impl Sample {
         let gone = fs.new_file(dir, "gone");
         fs.release(gone);
         fs.remove(dir, "gone").unwrap();
-        shifted(&fs);
-        let tree = Tree::of(&fs).unwrap();
-        let ino = |path: &Vec<u8>| {
-            let path = std::str::from_utf8(path).unwrap();
-            if path == "/" {
-                return Ino::ROOT;
-            }
-            let (dir, last) = heddle_vfs::path::resolve_parent(&fs, &root(), path).unwrap();
-            fs.lookup(&root(), dir, last).unwrap().ino
-        };
-        let inos = tree.nodes.keys().map(|path| (path.clone(), ino(path))).collect();
-        volume.unmount();
-        Sample { region, tree, inos }
+        shifted(fs);
     }
 
     pub fn survey(&self) -> Survey {
@@ -136,7 +145,12 @@ impl Sample {
 
     /// The first page of the log of a file in the root.
     pub fn log_page(&self, file: &str) -> BlockNo {
-        let ino = self.ino(&format!("/{file}"));
+        self.log_page_of(&format!("/{file}"))
+    }
+
+    /// The first page of the log of the inode at a path.
+    pub fn log_page_of(&self, path: &str) -> BlockNo {
+        let ino = self.ino(path);
         let what = format!("the log of inode {}", ino.0);
         self.survey().owners.iter().find(|o| o.what == what).unwrap().block
     }
@@ -146,7 +160,7 @@ impl Sample {
 const ODDS: u64 = 260;
 
 /// Files out of which ranges were cut, and into which they were inserted: one with a map of two blocks, one without any.
-fn shifted(fs: &heddle_nvmfs::NvmFs) {
+fn shifted(fs: &NvmFs) {
     let page = |n: u64| n * PAGE as u64;
     let file = fs.new_file(Ino::ROOT, "shifted");
     fs.fallocate(&file, RangeOp::Allocate { keep_size: false }, 0, page(ODDS)).unwrap();
@@ -165,7 +179,7 @@ fn shifted(fs: &heddle_nvmfs::NvmFs) {
 }
 
 /// A file whose one write went to so many pieces that it needed an extent list.
-fn in_pieces(fs: &heddle_nvmfs::NvmFs) {
+fn in_pieces(fs: &NvmFs) {
     let mut small = Vec::new();
     for number in 0.. {
         let name = format!("small{number}");

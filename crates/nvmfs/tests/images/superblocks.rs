@@ -161,6 +161,19 @@ fn a_repair_that_counts_several_mounts_can_be_undone() {
 fn a_repair_that_was_cut_is_not_mounted_and_can_be_undone() {
     let (mut before, _) = image(Variant::Heddle);
     before[SUPERBLOCK_BYTES + 8] = 1;
+    cut_repairs_can_be_undone(before);
+}
+
+/// No superblock could say that it is half repaired.
+#[test]
+fn a_cut_repair_of_both_superblocks_can_be_undone() {
+    let [mut before, _] = damaged_twice();
+    let last = before.len() - PAGE;
+    [0, last].into_iter().for_each(|at| before[at + 20] ^= 4);
+    cut_repairs_can_be_undone(before);
+}
+
+fn cut_repairs_can_be_undone(before: Vec<u8>) {
     let last = before.len() - PAGE;
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("undo");
@@ -176,6 +189,7 @@ fn a_repair_that_was_cut_is_not_mounted_and_can_be_undone() {
         let is = |whole: &[u8]| cut[SUPERBLOCK_BYTES..last] == whole[SUPERBLOCK_BYTES..last];
         match mounted(&cut) {
             Err(VolumeError::HalfRepaired { .. }) => seen += 1,
+            Err(VolumeError::SuperblockDamaged { .. }) => assert!(is(&before), "changed without a mark"),
             Err(why) => panic!("{why}"),
             Ok(volume) => {
                 volume.abandon();

@@ -1,4 +1,5 @@
-//! What two states of an image differ in: inodes that no name leads to any more, and files whose content is another one.
+//! What two states of an image differ in: inodes that no name leads to any more, files whose content is another one, and inodes whose
+//! attributes are others.
 //!
 //! Names that are good lead to an inode of their kind, in a directory that the root leads to. If a directory cannot be listed, because it
 //! ignores case or is encrypted, each inode that is still there counts as named.
@@ -10,6 +11,7 @@ use crate::ids::{BlockAddr, Nid, Nids};
 use crate::inode::ROOT;
 use crate::volume::survey::paths::{DirNo, Paths};
 use heddle_undo::Old;
+use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Error, FileKind, Result};
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
@@ -46,7 +48,8 @@ impl Lost {
                 None => now.find_inode(nid)?.is_some(),
             };
             let is_met = named.as_ref().is_some_and(|named| named.contains(&nid));
-            if !is_met && self.is_quota_file(nid)? || stays && !self.is_other(nid, now, old)? {
+            let is_as_it_was = stays && !self.is_other(nid, now, old)? && self.keeps_attributes(nid, now)?;
+            if !is_met && self.is_quota_file(nid)? || is_as_it_was {
                 continue;
             }
             self.add_one(nid)?;
@@ -148,6 +151,23 @@ impl Lost {
         let Some(was) = self.print(nid, old)? else { return Ok(false) };
         let is_doubtful = was.kind != LostKind::Directory && self.forms(nid.0).map_err(io_error)?.len() > 1;
         Ok(is_doubtful || now.print(nid, old)?.as_ref() != Some(&was))
+    }
+
+    /// Are its owner, permissions and extended attributes the same now? If they could not be read before, there is nothing to lose.
+    fn keeps_attributes(&self, nid: Nid, now: &Lost) -> Result<bool> {
+        let was = self.attributes(nid)?;
+        Ok(was.is_none() || now.attributes(nid)? == was)
+    }
+
+    fn attributes(&self, nid: Nid) -> Result<Option<(u16, [u32; 2], Xattrs)>> {
+        let Some(found) = self.find_inode(nid)? else { return Ok(None) };
+        let block = found.inode.block();
+        let of_block = (block.mode.get() & 0o7777, [block.uid.get(), block.gid.get()]);
+        match self.media.xattrs(&found.inode) {
+            Ok(xattrs) => Ok(Some((of_block.0, of_block.1, xattrs))),
+            Err(error @ Error::Io(_)) => Err(error),
+            Err(_) => Ok(None),
+        }
     }
 
     fn print(&self, nid: Nid, old: &Old) -> Result<Option<Print>> {

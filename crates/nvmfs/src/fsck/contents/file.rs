@@ -1,6 +1,9 @@
 //! A file: its pages, applied in the order of versions, and its attributes.
 
-use super::{Attached, ListClaims, Named, attach, attached_record, list, map, settle_attached};
+use super::{
+    Attached, ListClaims, Named, OWNER_ALONE, attach, attached_record, attributes_of_birth, list, map,
+    settle_attached,
+};
 use crate::format::blob::MapRun;
 use crate::format::inode::InodeBase;
 use crate::format::layout::TARGET_BYTES;
@@ -40,6 +43,8 @@ pub struct File {
     attached: Attached,
     /// True: its log must be written anew.
     pub damaged: bool,
+    /// True: see [`OWNER_ALONE`].
+    is_narrowed: bool,
     birth: InodeBase,
 }
 
@@ -61,6 +66,7 @@ impl File {
             written: BTreeMap::new(),
             attached: None,
             damaged: log.damaged,
+            is_narrowed: log.damaged,
             birth,
         };
         let has_pages = matches!(birth.kind, FileKind::Regular | FileKind::Symlink);
@@ -216,18 +222,10 @@ impl File {
 
     /// The resulting size and attributes. An inode without an attribute record has those of its creation.
     pub fn attributes(&self) -> Attributes {
-        let birth = self.birth;
-        let initial = Attributes {
-            size: 0,
-            perm: birth.perm,
-            uid: birth.uid,
-            gid: birth.gid,
-            mtime: birth.crtime,
-            ctime: birth.crtime,
-            atime: birth.crtime,
-            change_count: 0,
-        };
-        let mut attributes = self.recorded.unwrap_or(initial);
+        let mut attributes = self.recorded.unwrap_or_else(|| attributes_of_birth(&self.birth));
+        if self.is_narrowed {
+            attributes.perm &= OWNER_ALONE;
+        }
         let last = self.written.last_key_value().map_or(0, |(g, _)| *g);
         for (end, time) in self.written.range(attributes.change_count..).map(|(_, w)| *w) {
             attributes.size = attributes.size.max(end);

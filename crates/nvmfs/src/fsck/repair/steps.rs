@@ -131,13 +131,13 @@ pub fn shares(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) 
     done
 }
 
-/// Names inodes without a name in `lost+found`, which is made if it does not exist.
+/// Names inodes without a name in `lost+found`, which is made if it does not exist. If that fails, the next mount would free them.
 pub fn lost(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
     let found = std::mem::take(&mut pass.fixes.lost);
     let Some(root) = pass.tree.dirs.get(&Ino::ROOT).filter(|_| !found.is_empty()).cloned() else {
         return Ok(());
     };
-    let (mut lost_found, root) = lost_found(pass, view, root)?;
+    let (mut lost_found, root) = lost_found(pass, view, root);
     for id in found {
         let Some(base) = pass.slots.get(id) else { continue };
         let (name, named) = (free_name(&lost_found, id), lost_found.new_name(id, base.kind, base.crtime));
@@ -156,19 +156,14 @@ pub fn lost(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) ->
 
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// The directory `lost+found`, and the root if it had to be changed.
-fn lost_found(pass: &Pass<'_>, view: &mut Overlay<'_>, mut root: Dir) -> Result<(Dir, Option<Dir>), Issue> {
+/// The directory `lost+found`, and the root if it had to be changed. If no inode is free for it, the root takes its place.
+fn lost_found(pass: &Pass<'_>, view: &mut Overlay<'_>, mut root: Dir) -> (Dir, Option<Dir>) {
     if let Some(named) = root.names.get(LOST_AND_FOUND).filter(|n| !n.removed)
         && let Some(dir) = pass.tree.dirs.get(&named.child.ino)
     {
-        return Ok((dir.clone(), None));
+        return (dir.clone(), None);
     }
-    let no_slot = Issue {
-        code: Code::NO_SPACE,
-        location: Location::default(),
-        what: "no free inode for lost+found".into(),
-    };
-    let ino = pass.slots.blank(pass).ok_or(no_slot)?;
+    let Some(ino) = pass.slots.blank(pass) else { return (root, None) };
     // The mount that this repair counts as has made no other inode.
     let id = InodeId { ino, generation: pass.image.superblock.epoch.get() << 40 };
     let mtime = Time(pass.image.superblock.mounted_ns.get() as i64);
@@ -181,5 +176,5 @@ fn lost_found(pass: &Pass<'_>, view: &mut Overlay<'_>, mut root: Dir) -> Result<
     let name = if taken { free_name(&root, id) } else { LOST_AND_FOUND.to_vec() };
     let named = root.new_name(id, FileKind::Directory, mtime);
     root.names.insert(name, named);
-    Ok((Dir::empty(id), Some(root)))
+    (Dir::empty(id), Some(root))
 }

@@ -1,10 +1,12 @@
 //! Stores the blocks of a repair, or of the way back, so that a kill or a power cut half-way is seen.
 //!
-//! Crash order N1  each whole copy of the superblock says "half repaired", and by which repair, durably.
+//! Crash order N1  each whole copy of the superblock says "half repaired", and by which repair, durably. If no copy is whole, those that
+//!                 are to be stored say it.
 //!             N2  all other blocks are durable.
 //!             N3  the superblocks get their new bytes, or the old ones back: the mark goes.
 
-use crate::format::superblock::{Copies, HALF_REPAIRED, SUPERBLOCK_BYTES, Superblock};
+use crate::format::superblock::{Copies, FoundSuperblock, HALF_REPAIRED, SUPERBLOCK_BYTES, Superblock};
+use crate::fsck::FsckError;
 use crate::fsck::media::BLOCK_WORDS;
 use crate::ids::BlockNo;
 use heddle_pmem::{BLOCK_BYTES, Region};
@@ -29,11 +31,18 @@ pub fn whole_superblocks(region: &Region) -> impl Iterator<Item = BlockNo> {
     copies(region).whole().map(|(block, _)| BlockNo(block))
 }
 
-/// Takes the mark away, and leaves everything else as it is.
-pub fn give_up_undo(region: &Region) {
+/// Takes the mark away, and leaves everything else as it is. Returns false if there is none. `name` is for messages.
+///
+/// # Errors
+/// [`FsckError::Foreign`].
+pub fn give_up_undo(name: &str, region: &Region) -> Result<bool, FsckError> {
+    super::refuse_foreign(name, region)?;
+    let mut has_mark = false;
     for (block, sb) in copies(region).whole().filter(|(_, sb)| sb.clean.get() == HALF_REPAIRED) {
         put_superblock(region, block, Superblock { clean: U32::new(0), ..sb });
+        has_mark = true;
     }
+    Ok(has_mark)
 }
 
 fn put_superblock(region: &Region, block: u64, superblock: Superblock) {
@@ -46,19 +55,28 @@ fn put_superblock(region: &Region, block: u64, superblock: Superblock) {
 pub fn store<'w>(region: &Region, repair: u64, blocks: impl Iterator<Item = (BlockNo, &'w [u64])> + Clone) {
     let copies = copies(region);
     let by_it = |(block, sb)| (block, Superblock { repair: U64::new(repair), ..sb });
-    let whole: Vec<(u64, Superblock)> = copies.whole().map(by_it).collect();
+    let mut whole: Vec<(u64, Superblock)> = copies.whole().map(by_it).collect();
+    if whole.is_empty() {
+        let in_it = |(block, words)| Some((block, superblock_in(block, words)?));
+        whole.extend(
+            blocks.clone().filter_map(|(block, words): (BlockNo, &[u64])| in_it((block.0, words))).map(by_it),
+        );
+    }
     for (block, sb) in &whole {
         // PERSIST: N1.
         put_superblock(region, *block, Superblock { clean: U32::new(HALF_REPAIRED), ..*sb });
     }
-    let is_superblock = |block: BlockNo| [0, copies.second_block].contains(&block.0);
+    // Where no copy is whole, the second one may lie elsewhere than the copies say.
+    let is_superblock = |(block, words): (BlockNo, &[u64])| {
+        [0, copies.second_block].contains(&block.0) || superblock_in(block.0, words).is_some()
+    };
     blocks
         .clone()
-        .filter(|(block, _)| !is_superblock(*block))
+        .filter(|store| !is_superblock(*store))
         .for_each(|(block, words)| put(region, block, words));
     // PERSIST: N2.
     region.fence();
-    for (block, words) in blocks.clone().filter(|(block, _)| is_superblock(*block)) {
+    for (block, words) in blocks.clone().filter(|store| is_superblock(*store)) {
         put(region, block, words);
         // PERSIST: N3. One copy is whole while the other one is written.
         region.fence();
@@ -68,6 +86,15 @@ pub fn store<'w>(region: &Region, repair: u64, blocks: impl Iterator<Item = (Blo
             let clean = if sb.clean.get() == HALF_REPAIRED { U32::new(0) } else { sb.clean };
             put_superblock(region, at, Superblock { clean, ..sb });
         }
+    }
+}
+
+/// The superblock that a block's words are, if it belongs there.
+fn superblock_in(block: u64, words: &[u64]) -> Option<Superblock> {
+    let bytes: &[u8; SUPERBLOCK_BYTES] = words.as_bytes().first_chunk()?;
+    match Superblock::decode(bytes) {
+        FoundSuperblock::Whole(sb) if block == 0 || sb.blocks_total.get() == block + 1 => Some(sb),
+        _ => None,
     }
 }
 
