@@ -51,11 +51,12 @@ Examples:
   heddle explain NV-0042                             explain an issue
 
 F2FS images are checked and repaired by fsck.f2fs, which heddle traces: what it overwrites goes into the undo file first, and files that it
-removes or changes are saved in IMAGE.lost/lost_found. If a file cannot be saved, the image is left as it was. The undo file and the saved
-files of a device lie in the working directory. After fsck.f2fs, or where it is not installed, heddle reads the whole image as a mount does
-and reports what contradicts itself; it repairs nothing of that.
+removes or changes are saved in IMAGE.lost/lost_found (IMAGE.lost.1 and so on, if there is one). If a file cannot be saved, the image is
+left as it was. If heddle cannot read the image before the repair, fsck.f2fs saves the files that it removes, one of each name. The undo
+file and the saved files of a device lie in the working directory. After fsck.f2fs, or where it is not installed, heddle reads the whole
+image as a mount does and reports what contradicts itself; it repairs nothing of that.
 
-An image whose repair was killed says so, and is not mounted for writing: go back with --undo.
+An image whose repair was killed half-way says so, and is not mounted for writing: go back with --undo.
 
 An image that was not unmounted needs no fsck: the next mount recovers it, and fsck says so in notes.
 

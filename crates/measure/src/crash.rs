@@ -16,8 +16,8 @@ use std::time::Instant;
 /// Cut the power of a workload at every fence, and check images that could be left
 ///
 /// The workload is a text file with one operation per line (docs/crash.md). It runs in memory, on a simulated image. At every fence, and
-/// whenever an operation has returned, the command forms the images that a power cut could leave. It recovers and reads each, and
-/// compares it with the state before and after the operation. Then it uses the image, empties it and recovers it again.
+/// whenever an operation has returned, the command forms images that a power cut could leave. It recovers and reads those that may behave
+/// differently, and compares each with the states that are allowed. Then it uses the image, empties it and recovers it again.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -34,7 +34,8 @@ pub struct Args {
     /// Seed of the random choice of images
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Images per cut chosen in order: all if there are no more than this, else those with one or two stores missing
+    /// Images per cut chosen in order: all combinations of the stores that were read, if there are no more than this; else those in
+    /// which one or two stores are alone or missing, up to this number
     #[arg(long, default_value_t = 1024, value_name = "N")]
     images: usize,
     /// Further images per cut, chosen at random
@@ -61,7 +62,7 @@ Examples:
   heddle crash --variant nova --workload w.txt --seed 7 --json -
   heddle crash --workload w.txt --emit /dev/shm/images      # to mount each image and look yourself
 
-Exit codes: 0 no image failed, 1 an image failed, 2 the command line or the workload was wrong.";
+Exit codes: 0 no image failed, 1 an image failed, or a call without a power cut, 2 the command line or the workload was wrong.";
 
 #[derive(Serialize)]
 struct Output<'a> {

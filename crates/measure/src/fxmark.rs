@@ -40,8 +40,8 @@ pub struct Args {
     #[arg(long = "target", value_delimiter = ',', value_name = "T,…", default_value = "heddle")]
     targets: Vec<String>,
     /// Workers of heddle: processes, each of which attaches to the image, or threads of one process. nova* and f2fs* have threads, for
-    /// they work in one process. All other targets have processes [default: processes; threads if one of nova* or f2fs* is in the
-    /// same table]
+    /// they work in one process. So has copy. All other targets have processes [default: processes; threads if one of nova* or f2fs* is
+    /// in the same table]
     #[arg(long, value_name = "KIND", value_parser = workers_as_parser())]
     workers_as: Option<WorkersAs>,
     /// Numbers of workers, each on a CPU of its own
@@ -84,7 +84,7 @@ pub struct Args {
     /// Bytes per call of DRBL and DWOL, a power of two
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     call: Size,
-    /// Size of the shared file [default: 8M per worker]
+    /// Size of the shared file, or of all private files together [default: 8M per worker]
     #[arg(long)]
     file_size: Option<Size>,
     /// Segment of the papers' range locks; with several sizes, each such target is measured with each (NAME@64K)

@@ -94,8 +94,7 @@ fn boot_id() -> [u8; 16] {
 /// # Errors
 /// [`VolumeError::Foreign`].
 fn refuse_foreign(region: &Region) -> Result<()> {
-    let content = heddle_signatures::detect(region.len_bytes(), &|at, into| region.read(Pos(at), into));
-    superblock::made_later(&content)
+    superblock::made_later(region)
         .map_or(Ok(()), |(what, at)| Err(VolumeError::Foreign { path: place(region), what, at }))
 }
 

@@ -169,7 +169,7 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
 
 /// Refuses an image on which another format was made later.
 pub(super) fn refuse_foreign(name: &str, region: &Region) -> Result<(), FsckError> {
-    match made_later(&Media::new(region).content()) {
+    match made_later(region) {
         Some((what, at)) => Err(FsckError::Foreign { image: name.into(), what, at }),
         None => Ok(()),
     }

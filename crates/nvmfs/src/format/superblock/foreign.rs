@@ -4,15 +4,25 @@
 //! magic number of another format in it is newer than the image, of which the second superblock, in the last
 //! block, is left. A mount or a repair would write the first superblock over the other format.
 
-use heddle_pmem::BLOCK_BYTES;
-use heddle_signatures::Content;
+use heddle_pmem::{BLOCK_BYTES, Pos, Region};
 
 /// The name of this format among signatures.
 const OWN: &str = "a heddle file system";
 
-/// The other format in an image with this content, and the position of its magic number. `None`: nothing was
-/// made over the image.
-pub fn made_later(content: &Content) -> Option<(String, u64)> {
+/// Where signatures are looked for. Farther on a read would take memory for the holes of an image that has
+/// grown.
+const NEAR_BYTES: u64 = 128 << 10;
+
+/// The other format in an image, and the position of its magic number. `None`: nothing was made over the image.
+pub fn made_later(region: &Region) -> Option<(String, u64)> {
+    let near = |at: u64, into: &mut [u8]| {
+        if at + into.len() as u64 <= NEAR_BYTES.min(region.len_bytes()) {
+            region.read(Pos(at), into);
+        } else {
+            into.fill(0);
+        }
+    };
+    let content = heddle_signatures::detect(region.len_bytes(), &near);
     let (other, at) = content.other_than(OWN, |at| at < BLOCK_BYTES as u64)?;
     Some((other.to_string(), at))
 }
