@@ -16,8 +16,8 @@ use heddle_pmem::{Error, OpenOptions, Region};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Show the format and content of an image: space, inodes, logs, fragmentation. Of an NVM image mounted for writing it shows only the
-/// superblock; an F2FS image mounted for writing is refused
+/// Show the format and content of an image: space, inodes, logs (NVM images), fragmentation (F2FS images: with --files). Of an NVM image
+/// mounted for writing it shows only the superblock; an F2FS image mounted for writing is refused
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

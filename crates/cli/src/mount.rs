@@ -75,7 +75,7 @@ Options for -o:
   nvm=FILE               as --nvm FILE
   nvm-size=SIZE          size of a new node log (64M)
   discard-nvm            F2FS: lose the fsyncs that only the node log has; the image continues from its last checkpoint
-  force-nvm              F2FS: make a node log over any content of the file or device; without it, only over zeros
+  force-nvm              F2FS: make a node log over any content of the file or device; without it, only in an empty file or over zeros
   discard, nodiscard     F2FS: tell the device at each checkpoint which segments are free, or do not [default: discard on block
                          devices, nodiscard in a file]. In a file discard returns their space to the file system below, but later
                          writes there are slower
@@ -111,7 +111,7 @@ Examples:
   mount -t heddle -o nosuid,nodev /dev/shm/my.img /mnt/h  by mount(8), if mount.heddle is a link to this program
   heddle mount /dev/sdb1 /mnt/phone  an F2FS image or device; with -o ro nothing is written to it
   heddle mount --variant f2fs-rl /var/tmp/flash.img /mnt/h  an F2FS image; several threads write different pages of one file at once
-  heddle mount --variant f2fs-integrated --nvm /dev/pmem0 /var/tmp/flash.img /mnt/h  fsyncs go to NVM, which every mount then needs
+  heddle mount --variant f2fs-integrated --nvm /dev/pmem0 /var/tmp/flash.img /mnt/h  fsyncs go to NVM; writing needs it until an unmount
   heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
 
 If the mount's process dies, the next mount takes over from attached processes. Its runtime files lie in /run/heddle, for other users

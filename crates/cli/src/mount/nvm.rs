@@ -253,7 +253,8 @@ fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
     if found.is_half_repaired {
         let image = heddle_undo::shell_word(&args.image);
         talk(&format!(
-            "heddle: {}: is half repaired: files may lack in it, or be wrong, that its undo file has. Unmount it, and see: heddle fsck {image}",
+            "heddle: {}: is half repaired: files may lack in it, or be wrong, that its undo file has. Unmount it, and see: heddle fsck \
+             {image}",
             args.image.display()
         ));
     }

@@ -21,8 +21,10 @@ What is run (without any of these: --length 0, then 1, then 2):
   --workload NAME  one of the corpus alone
   --mixed          all of it at random, until --states or --seconds: long lists of mixed operations, sequences of three, threads, the corpus
   --threads        power cuts while several threads are inside, for --seconds [60]
-  --faults         every request for memory and blocks refused once, every line of the media lost once; --fast: every 23rd line
-  --planted        plants each bug of the list and shows which image gives it away; --fast: those of short workloads
+  --faults         every request for memory and blocks refused once, every line of used blocks lost, before a mount and during one;
+                   --fast: every 23rd line
+  --planted        plants each bug of the list and shows which image gives it away; --fast: looks for it in one workload, and for
+                   most bugs of power cuts without dying processes
   --fences         leaves each fence and each write-back of the engine out, one at a time, and shows what notices;
                    --only PART: only the calls whose FILE:LINE contains PART; --sample N: sequences of two a call [200];
                    --seconds N: of several threads a call [20]
