@@ -17,6 +17,7 @@ use heddle_nvmfs::ids::BlockNo;
 use heddle_nvmfs::{Variant, format_region, mount};
 use heddle_pmem::{Pos, Region};
 use heddle_vfs::{FileKind, FileSystem, Ino, NewNode, SetXattr, XattrName};
+use std::cmp::Reverse;
 use std::fmt::Write;
 use zerocopy::IntoBytes;
 
@@ -83,9 +84,10 @@ impl Plain {
             // Which of its pages, the allocator decides.
             (_, Some(Owner { ino: Some(ino), data: true, .. })) => format!("<data of inode {}>", ino.0),
             (_, Some(owner)) => {
-                let nth =
-                    self.owners.iter().filter(|o| o.what == owner.what && o.block < owner.block).count();
-                format!("<{} {}>", owner.what, nth as u64 + block - owner.block.0)
+                // They stand in the order of their chains.
+                let alike = self.owners.iter().filter(|other| other.what == owner.what);
+                let nth = alike.take_while(|other| other.block != owner.block).count();
+                format!("<{} {nth}>", owner.what)
             }
             (_, None) if block < LAST => "<free>".into(),
             _ => format!("{block}"),
@@ -109,13 +111,10 @@ impl Plain {
     }
 
     fn block_of(&self, what: &str, nth: usize) -> BlockNo {
-        let mut owners: Vec<&Owner> = self.owners.iter().filter(|owner| owner.what == what).collect();
-        owners.sort_by_key(|owner| owner.block);
-        owners[nth].block
+        self.owners.iter().filter(|owner| owner.what == what).nth(nth).unwrap().block
     }
 
     fn log(&self, ino: Ino, nth: usize) -> BlockNo {
-        // In the order of the chain, which is that of their blocks here.
         self.block_of(&format!("the log of inode {}", ino.0), nth)
     }
 }
@@ -178,28 +177,36 @@ fn said(plain: &Plain, region: &Region) -> String {
         }
         Err(error) => panic!("{error}"),
     };
-    let mut same = 0;
-    for (n, (issue, is_mended)) in verdict.issues.iter().enumerate() {
-        let is_same = |other: usize| {
-            verdict
-                .issues
-                .get(other)
-                .is_some_and(|(other, _)| (other.code, &other.what) == (issue.code, &issue.what))
-        };
-        // Of many that are alike, the first two.
-        if n > 1 && is_same(n - 1) && is_same(n - 2) {
-            same += 1;
-            if !is_same(n + 1) {
-                writeln!(text, "  and {same} more like this").unwrap();
-            }
-            continue;
+    let mut issues: Vec<_> = verdict
+        .issues
+        .iter()
+        .map(|(issue, is_mended)| {
+            let (place, what) = (plain.named(&issue.location.to_string()), plain.named(&issue.what));
+            (Reverse(issue.severity()), issue.code, place, what, *is_mended)
+        })
+        .collect();
+    issues.sort();
+    // Of many that are alike, the first two.
+    for alike in issues.chunk_by(|one, next| (one.1, &one.3) == (next.1, &next.3)) {
+        for (severity, code, place, what, is_mended) in alike.iter().take(2) {
+            let mended = if *is_mended { ", mended" } else { "" };
+            writeln!(text, "  {} {code}{mended}: {place}: {what}", severity.0.name()).unwrap();
         }
-        let mended = if *is_mended { ", mended" } else { "" };
-        let (place, what) = (issue.location.to_string(), plain.named(&issue.what));
-        let severity = issue.severity().name();
-        writeln!(text, "  {severity} {}{mended}: {}: {what}", issue.code, plain.named(&place)).unwrap();
+        if alike.len() > 2 {
+            writeln!(text, "  and {} more like this", alike.len() - 2).unwrap();
+        }
     }
-    let changed: Vec<String> = verdict.changes().map(|(block, _)| plain.called(block.0)).collect();
+    // A block that is written anew may have held anything that is free now.
+    let called = |(block, words): (BlockNo, &[u64])| {
+        let differs = |(n, word): &(usize, &u64)| region.load_u64(block.pos().plus(8 * *n as u64)) != **word;
+        let is_fixed = block.0 <= 1 || block.0 == LAST || plain.called(block.0).starts_with("<inode chunk");
+        match is_fixed || words.iter().enumerate().filter(differs).count() <= 8 {
+            true => plain.called(block.0),
+            false => "<new>".into(),
+        }
+    };
+    let mut changed: Vec<String> = verdict.changes().map(called).collect();
+    changed.sort();
     if !changed.is_empty() {
         writeln!(text, "  changed: {}", changed.join(" ")).unwrap();
     }
