@@ -31,8 +31,8 @@ const AGAIN_AFTER_TIMES: u32 = 20;
 /// time.
 const ASKING_MAX: Duration = Duration::from_secs(30);
 
-/// This process has locked a file through a heddle mount, or mapped one in a way that shares its stores. One file system may have several
-/// places, so this counts for all of them.
+/// This process has locked a file through a heddle mount, or mapped one shared. One file system may have several places, so this counts
+/// for all mounts.
 static HAS_HOLDS: AtomicBool = AtomicBool::new(false);
 
 /// A mount whose engine this process has attached to.

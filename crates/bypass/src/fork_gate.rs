@@ -1,4 +1,4 @@
-//! A fork waits for no thread that waits for the heap.
+//! A fork waits, as far as possible, for no thread that waits for the heap.
 //!
 //! An allocator may take its locks before a fork (pthread_atfork(3)). A thread may allocate while it holds a lock of this library. So
 //! before such functions run, the forking thread closes this gate, and waits until no other thread holds one of these locks. Behind the
@@ -24,6 +24,21 @@ fn this_thread() -> i32 {
 /// Closes the gate for all other threads. Returns false if another fork has closed it.
 pub fn close() -> bool {
     FORKER.compare_exchange(0, this_thread(), SeqCst, SeqCst).is_ok()
+}
+
+/// As [`close`]; while another thread forks, waits for that, as long as a thread waits at the gate. Returns false if the gate is not closed
+/// by this call.
+pub fn close_in_turn() -> bool {
+    let mut pauses = 0;
+    while !close() {
+        // A fork in a handler of this thread.
+        if FORKER.load(SeqCst) == this_thread() || pauses >= PAUSES_MAX {
+            return false;
+        }
+        pause();
+        pauses += 1;
+    }
+    true
 }
 
 /// Opens the gate, after the fork.

@@ -30,7 +30,9 @@ impl Lock {
         }
     }
 
-    fn take(&self) -> Held<'_> {
+    /// As [`Lock::hold`], at any time: the holder allocates nothing, and may hold the lock of the table of descriptors, for which a forking
+    /// thread waits.
+    pub fn take(&self) -> Held<'_> {
         if self.0.compare_exchange(FREE, HELD, SeqCst, SeqCst).is_err() {
             while self.0.swap(WAITED_FOR, SeqCst) != FREE {
                 let flags = rustix::thread::futex::Flags::PRIVATE;

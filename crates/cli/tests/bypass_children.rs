@@ -3,6 +3,8 @@
 mod common;
 
 traps! {
+    /// The next bad buffer was the program's end.
+    a_fault_and_a_signal_that_come_at_once_leave_nothing_blocked = "children/faults", ["write"];
     /// Its first bytes were overwritten.
     a_stream_that_appends_sets_o_append_for_all = "children/appends", ["write"];
     /// The receiver got SIGBUS: the kernel knew no size of the second file.

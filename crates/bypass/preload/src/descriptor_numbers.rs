@@ -10,8 +10,8 @@
 use crate::descriptor::Descriptor;
 use crate::real::{errno, set_errno};
 use crate::table::{
-    CHANGES, Used, changing, drop_number, entry, entry_or_new, finish_use, free_closed_files, is_changing,
-    is_ours,
+    CHANGES, Used, changing, drop_number, entry, entry_or_new, finish_use, free_closed_files, holding,
+    is_changing, is_ours,
 };
 use crate::thread::{Busy, ByNumber, nobody_uses_numbers_of, pause, this_thread};
 use heddle_bypass::Number;
@@ -45,7 +45,14 @@ pub fn duplicating(fd: i32, call: impl Fn() -> i32) -> i32 {
         let errno = errno();
         match entry_or_new(to) {
             Some(place) => set_descriptor(place, to, descriptor),
-            None if to >= 0 => share(fd),
+            // The table ends before this number.
+            None if to >= 0 => {
+                // SAFETY: null, or in use by this thread (T1 of `thread`); open, if the program's own calls are in order.
+                if let Some(known) = unsafe { descriptor.as_ref() } {
+                    // SAFETY: as above.
+                    known.file.share_with_stranger(unsafe { BorrowedFd::borrow_raw(fd) });
+                }
+            }
             None => {}
         }
         set_errno(errno);
@@ -55,15 +62,8 @@ pub fn duplicating(fd: i32, call: impl Fn() -> i32) -> i32 {
 
 /// From now on offset and `O_APPEND` are the kernel's: the open file gets a number that the table does not have.
 pub fn share(fd: i32) {
-    let Some(entry) = entry(fd) else { return };
-    let _held = CHANGES.hold();
-    let descriptor = entry.load(SeqCst);
-    if !is_changing(descriptor)
-        // SAFETY: null, or a file that is not freed while the table's lock is held.
-        && let Some(known) = unsafe { descriptor.as_ref() }
-    {
-        // SAFETY: open, if the program's own calls are in order.
-        known.file.share_with_stranger(unsafe { BorrowedFd::borrow_raw(fd) });
+    if let Some(used) = holding(fd) {
+        (&used).while_ours(|number| used.file().share_with_stranger(number));
     }
 }
 

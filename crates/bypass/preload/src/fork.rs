@@ -29,9 +29,6 @@ extern "C" fn start() {
     be_first();
 }
 
-/// In [`ThisThread::vfork_in`](crate::thread::ThisThread::vfork_in): no process has this number, so the calling one is a child.
-const NO_PROCESS: i32 = i32::MAX;
-
 type AtFork = Option<extern "C" fn()>;
 
 /// Registers our fork handlers before all others. So they are the last before a fork and the first after it,
@@ -106,7 +103,7 @@ fn close_gate() -> bool {
         return false;
     }
     let Some(_busy) = Busy::enter() else { return false };
-    if !fork_gate::close() {
+    if !fork_gate::close_in_turn() {
         return false;
     }
     let _held = CHANGES.hold();
@@ -132,6 +129,8 @@ pub extern "C" fn before() {
         // SAFETY: open, if the program's own calls are in order.
         descriptor.file.share_with_child(unsafe { BorrowedFd::borrow_raw(fd) }, &mut words);
     });
+    // The fork waits for no lock any more.
+    fork_gate::open();
 }
 
 /// After fork(2), in the parent.
@@ -163,10 +162,12 @@ pub extern "C" fn after_in_child() {
 
 /// A call that makes a child with a copy of this memory, and runs none of fork(3)'s handlers. In such a child the lock of the heap may
 /// be held for ever by a thread that it does not have. A served call may need memory, so the kernel serves all calls of the child.
+///
+/// With CLONE_VFORK the table is not locked: the caller sleeps until its child ends, and the child may wait for another thread. A file
+/// that another thread opens meanwhile has an old offset in the child.
 #[derive(Clone, Copy)]
 pub struct Copied {
-    /// True: the table is locked, so that all files of the child have the kernel's offset. A caller that sleeps until its child ends
-    /// (CLONE_VFORK) must not hold the lock.
+    /// True: the table is locked, so that all files of the child have the kernel's offset.
     is_locked: bool,
 }
 
@@ -194,16 +195,21 @@ impl Copied {
     /// After the call, in both processes.
     pub fn end(self, in_child: bool) {
         if in_child {
-            this_thread().vfork_in.set(NO_PROCESS);
+            fork_gate::reset_in_child();
             heddle_bypass::this_is_a_child();
+            this_thread().vfork_in.set(0);
+            barrier::start();
+            descriptor_numbers::reset_in_child();
+            clear_other_threads();
+            table::forget_all_in_child();
+            report::write_none();
+        } else if self.is_locked {
+            heddle_bypass::a_fork_ended();
+        } else {
+            return;
         }
-        if self.is_locked {
-            if !in_child {
-                heddle_bypass::a_fork_ended();
-            }
-            CHANGES.give();
-            this_thread().leave();
-        }
+        CHANGES.give();
+        this_thread().leave();
     }
 }
 

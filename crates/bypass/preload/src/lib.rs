@@ -21,6 +21,7 @@
 mod barrier;
 mod calls;
 mod cancellation;
+mod changes;
 mod counts;
 mod descriptor;
 mod descriptor_numbers;

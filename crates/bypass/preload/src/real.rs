@@ -203,6 +203,7 @@ real! {
     freopen(path: Path, mode: Path, stream: Stream) -> Stream = std::ptr::null_mut();
     freopen64(path: Path, mode: Path, stream: Stream) -> Stream = std::ptr::null_mut();
     fclose(stream: Stream) -> c_int = -1;
+    pclose(stream: Stream) -> c_int = -1;
     opendir(path: Path) -> *mut libc::DIR = std::ptr::null_mut();
     backtrace_symbols_fd(frames: *const Buf, n: c_int, fd: Fd) -> () = ();
     __backtrace_symbols_fd(frames: *const Buf, n: c_int, fd: Fd) -> () = ();

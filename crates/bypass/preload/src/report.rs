@@ -7,9 +7,10 @@ use crate::thread::{records, this_thread};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 static PATH: OnceLock<OsString> = OnceLock::new();
+static IS_SILENT: AtomicBool = AtomicBool::new(false);
 
 /// Called when the library is loaded: checks whether a report is wanted.
 pub fn start() {
@@ -18,12 +19,18 @@ pub fn start() {
     }
 }
 
+/// From now on this process writes no line: a line needs memory, whose lock may be held for ever.
+pub fn write_none() {
+    IS_SILENT.store(true, Relaxed); // ORDERING: Relaxed, of the only thread.
+}
+
 /// Appends this process's line and resets the counts. Does nothing without `HEDDLE_REPORT`.
 pub fn write() {
     let Some(path) = PATH.get() else { return };
     // A vfork child runs in its parent's memory, so the counts are the parent's. A program that a signal handler
     // ends leaves no line: making one allocates memory, which a handler must not do.
-    if this_thread().is_vfork_child() || this_thread().is_in_handler() {
+    // ORDERING: Relaxed, as above.
+    if this_thread().is_vfork_child() || this_thread().is_in_handler() || IS_SILENT.load(Relaxed) {
         return;
     }
     let Some(_busy) = crate::thread::Busy::enter() else { return };

@@ -282,6 +282,7 @@ unsafe extern "C-unwind" fn arrive(signal: c_int, info: *mut siginfo_t, context:
     // SAFETY: a fault has an address.
     if fault && let Some(next) = fault::after_fault(instruction(ucontext), unsafe { known.si_addr() }.addr())
     {
+        waiting_signals::fault_behind(this_thread().waiting.get(), blocked_in(ucontext), is_handled);
         go_on_at(ucontext, next);
         return;
     }
@@ -370,12 +371,19 @@ unsafe fn run(handler: usize, flags: c_int, (signal, info, context): (c_int, *mu
     }
 }
 
+/// The signals that the interrupted code has blocked.
+fn blocked_in(context: &mut ucontext_t) -> &mut waiting_signals::Set {
+    // SAFETY: part of the context; the kernel's set is the first word of the C library's.
+    unsafe { &mut *(&raw mut context.uc_sigmask).cast::<waiting_signals::Set>() }
+}
+
+fn is_handled(signal: c_int) -> bool {
+    is_handler(HANDLER[signal as usize].load(SeqCst))
+}
+
 /// Keeps the signal for later and blocks it until then. Returns false if there is no room.
 fn put_aside(info: &siginfo_t, context: &mut ucontext_t) -> bool {
-    // SAFETY: part of the interrupted context; the kernel's set is the first word of the C library's.
-    let blocked = unsafe { &mut *(&raw mut context.uc_sigmask).cast::<waiting_signals::Set>() };
-    let handled = |signal: c_int| is_handler(HANDLER[signal as usize].load(SeqCst));
-    let count = waiting_signals::keep(this_thread().waiting.get(), info, blocked, handled);
+    let count = waiting_signals::keep(this_thread().waiting.get(), info, blocked_in(context), is_handled);
     count.inspect(|count| this_thread().waiting.set(*count)).is_some()
 }
 

@@ -3,6 +3,7 @@
 //! State  a bit for each number. It is set when a stream with this number is made, and cleared by fclose(3). A number that is closed
 //!        or replaced beneath its stream keeps its bit: the stream writes to whatever has the number then.
 
+use crate::thread::this_thread;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// As many as the table has.
@@ -15,16 +16,17 @@ fn word(fd: i32) -> Option<(&'static AtomicU64, u64)> {
     Some((STREAMS.get(at / 64)?, 1 << (at % 64)))
 }
 
-/// Notes that a stream has this number.
+/// Notes that a stream has this number. A vfork child has its own numbers, and its parent's memory.
 pub fn add(fd: i32) {
-    if let Some((word, bit)) = word(fd) {
+    if let Some((word, bit)) = word(fd).filter(|_| !this_thread().is_vfork_child()) {
         word.fetch_or(bit, SeqCst);
     }
 }
 
 /// Notes that the stream with this number is closed.
 pub fn remove(fd: i32) {
-    if let Some((word, bit)) = word(fd).filter(|(word, bit)| word.load(SeqCst) & bit != 0) {
+    let is_set = |(word, bit): &(&AtomicU64, u64)| word.load(SeqCst) & bit != 0;
+    if let Some((word, bit)) = word(fd).filter(is_set).filter(|_| !this_thread().is_vfork_child()) {
         word.fetch_and(!bit, SeqCst);
     }
 }

@@ -15,6 +15,7 @@
 
 use crate::barrier;
 use crate::cancellation::CancellationDisabled;
+pub use crate::changes::CHANGES;
 use crate::counts::Count;
 use crate::descriptor::Descriptor;
 use crate::memory::map_zeroed;
@@ -22,7 +23,7 @@ use crate::patience::{Patience, Patient};
 use crate::thread::{Busy, Record, ThisThread, nobody_uses_numbers_of, others, pause, records, this_thread};
 use crate::undelayed::refused;
 use heddle_bypass::planted::{Bug, planted};
-use heddle_bypass::{Attachments, File, KernelStat, MountAnswer, Passed, fork_gate};
+use heddle_bypass::{Attachments, File, KernelStat, MountAnswer, Passed};
 use rustix::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
@@ -53,49 +54,6 @@ static TO_BE_LET_GO: AtomicBool = AtomicBool::new(false);
 /// True: the program has set a filter of system calls, or one number may mean two files. The kernel serves all
 /// files opened from now on.
 static FILTERED: AtomicBool = AtomicBool::new(false);
-
-/// Lock of the table. The forking thread holds it during the fork; the forked child releases it.
-pub static CHANGES: Changes = Changes(AtomicU32::new(0));
-
-/// A lock that spins and yields, because it is held for a few stores only. Who waits for a fork sleeps.
-pub struct Changes(AtomicU32);
-
-impl Changes {
-    /// Locks.
-    pub fn take(&self) {
-        let (mut looks, mut pauses) = (0, 0);
-        loop {
-            while self.0.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
-                // A thread of a real-time class must sleep: a yield lets no thread of another class run.
-                looks += 1;
-                pause(looks);
-            }
-            if fork_gate::may_pass(pauses) {
-                return;
-            }
-            self.give();
-            fork_gate::pause();
-            pauses += 1;
-        }
-    }
-
-    /// Unlocks.
-    pub fn give(&self) {
-        self.0.store(0, SeqCst);
-    }
-
-    /// Locks until the result is dropped.
-    pub fn hold(&self) -> impl Drop {
-        struct Held<'c>(&'c Changes);
-        impl Drop for Held<'_> {
-            fn drop(&mut self) {
-                self.0.give();
-            }
-        }
-        self.take();
-        Held(self)
-    }
-}
 
 /// A file in use by this thread; signal handlers wait meanwhile.
 pub struct Used {
@@ -368,6 +326,18 @@ impl Drop for Taking {
 pub fn reset_in_child() {
     TAKING.store(0, SeqCst);
     LETTING_GO.store(false, SeqCst);
+}
+
+/// In a child that runs none of fork(3)'s handlers: nothing is served there any more, and no image stays mapped. Only stores and system
+/// calls: what the table had stays allocated.
+pub fn forget_all_in_child() {
+    reset_in_child();
+    FILTERED.store(true, SeqCst);
+    each_entry(|_, entry| entry.store(null_mut(), SeqCst));
+    CLOSED.store(null_mut(), SeqCst);
+    // SAFETY: no entry names a file, this is the only thread, and it uses none.
+    let is_unmapped = unsafe { MOUNTS.unmap_without_freeing() };
+    TO_BE_LET_GO.store(!is_unmapped, SeqCst);
 }
 
 /// From now on no file is taken up, and no mount is asked. In a vfork child nothing is taken up anyway, and its parent goes on.

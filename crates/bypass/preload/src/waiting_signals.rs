@@ -4,10 +4,10 @@
 //!             after the first, and wait in the kernel: so only few are kept here.
 //! Invariants  W1  signals of faults are never blocked, because a fault at a buffer must be answered. If another process sends one, it is
 //!                 kept; the same signal again is merged with it, as in the kernel.
+//!             W2  signals that a forked child finds here were sent to its parent, which handles them.
 //!             W3  if several signals come at once, the kernel makes a frame for each before the first of them arrives. The first to arrive
 //!                 is the innermost: its frame has the signals that are blocked inside the handlers around it. The outermost has those
 //!                 that the thread had blocked, and arrives too. So what all frames have is what the thread had blocked.
-//!             W2  signals that a forked child finds here were sent to its parent, which handles them.
 
 use crate::real;
 use libc::{c_int, siginfo_t};
@@ -66,10 +66,7 @@ pub fn keep(
     handled: impl Fn(c_int) -> bool,
 ) -> Option<usize> {
     let signal = info.si_signo;
-    WAITING.with(|waiting| {
-        let before = if count == 0 { *blocked } else { waiting.blocked_before.get() & *blocked };
-        waiting.blocked_before.set(before);
-    });
+    note_blocked(count, *blocked);
     if is_of_faults(signal) && (0..count).any(|at| kept(at).info.si_signo == signal) {
         return Some(count);
     }
@@ -80,10 +77,32 @@ pub fn keep(
         // SAFETY: this thread's own; `deliver` runs only when it is not busy, so not inside this.
         unsafe { (*waiting.kept.get())[count].write(Kept { info: *info, process: this_process() }) };
     });
-    *blocked |= (1..=Set::BITS as c_int)
-        .filter(|other| !is_of_faults(*other) && (*other == signal || handled(*other)))
-        .fold(0, |set, other| set | only(other));
+    *blocked |= all(|other| other == signal || handled(other));
     Some(count + 1)
+}
+
+/// The signals for which `is_in` is true, but those of faults (W1).
+fn all(is_in: impl Fn(c_int) -> bool) -> Set {
+    let signals = (1..=Set::BITS as c_int).filter(|signal| !is_of_faults(*signal) && is_in(*signal));
+    signals.fold(0, |set, signal| set | only(signal))
+}
+
+/// Notes what a frame has blocked, after `count` others (W3). Signals of faults at a buffer do not count: the frame may lie inside the
+/// handler of one, and a bad buffer must be an error.
+fn note_blocked(count: usize, blocked: Set) {
+    let blocked = blocked & !(only(libc::SIGSEGV) | only(libc::SIGBUS));
+    WAITING.with(|waiting| {
+        let before = if count == 0 { blocked } else { waiting.blocked_before.get() & blocked };
+        waiting.blocked_before.set(before);
+    });
+}
+
+/// Called when a fault at a buffer arrives after `count` kept signals: they may have come at once with it, in frames inside of its own.
+pub fn fault_behind(count: usize, blocked: &mut Set, handled: impl Fn(c_int) -> bool) {
+    if count != 0 {
+        note_blocked(count, *blocked);
+        *blocked |= all(handled);
+    }
 }
 
 /// Called when the thread is not busy any more: sends the first `count` waiting signals again, and restores

@@ -45,7 +45,7 @@ impl File {
     }
 
     fn offset_is(&self, whose: u8, fd: BorrowedFd<'_>) {
-        let _held = self.lock.hold();
+        let _held = self.lock.take();
         let now = self.whose_offset.load(SeqCst);
         if now == OURS {
             self.offset_to_kernel(fd);

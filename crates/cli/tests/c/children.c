@@ -23,6 +23,8 @@ static void streams_get_other_files(void) {
 		holds("header\nline\n");
 	}
 	/* A number that no stream has any more is an ordinary one. */
+	FILE *command = popen("true", "r");
+	CHECK(command && pclose(command) == 0);
 	int served = fresh(O_RDWR);
 	for (int i = 0; i < 10; i++)
 		CHECK(write(served, "x", 1) == 1);
@@ -122,6 +124,19 @@ static void *allocates(void *nothing) {
 	return nothing;
 }
 
+/* Does this process have the image of the mount in its memory? */
+static int maps_an_image(void) {
+	static char maps[1 << 18];
+	ssize_t n = 0, got;
+	int from = syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY);
+	CHECK(from >= 0);
+	while ((got = syscall(SYS_read, from, maps + n, sizeof maps - 1 - n)) > 0)
+		n += got;
+	maps[n] = 0;
+	CHECK(syscall(SYS_close, from) == 0);
+	return strstr(maps, "/image\n") != NULL || strstr(maps, "heddle-arena") != NULL;
+}
+
 /* Such a child may have the heap locked for ever. It may call what a signal handler may. */
 static void children_without_handlers_need_no_heap(void) {
 	pthread_t thread;
@@ -133,6 +148,7 @@ static void children_without_handlers_need_no_heap(void) {
 		pid_t child = i % 2 ? _Fork() : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
 		if (child == 0) {
 			alarm(20);
+			CHECK(!maps_an_image());
 			int own = open(file, O_WRONLY);
 			_exit(own >= 0 && write(fd, "y", 1) == 1 && pwrite(own, "z", 1, 0) == 1 ? 0 : 1);
 		}
@@ -236,21 +252,29 @@ static void *uses_files(void *nothing) {
 	return nothing;
 }
 
-static void forks_beside_an_allocator_with_a_lock(void) {
-	pthread_t threads[3];
+static void *forks(void *nothing) {
 	int status;
+	for (int i = 0; i < 250; i++) {
+		pid_t child = fork();
+		if (child == 0)
+			_exit(0);
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+	}
+	return nothing;
+}
+
+static void forks_beside_an_allocator_with_a_lock(void) {
+	pthread_t threads[3], other_fork;
 	alarm(100);
 	CHECK(pthread_atfork(lock, unlock, unlock) == 0);
 	fd = fresh(O_RDWR);
 	CHECK(write(fd, "x", 1) == 1);
 	for (int i = 0; i < 3; i++)
 		CHECK(pthread_create(&threads[i], NULL, uses_files, NULL) == 0);
-	for (int i = 0; i < 500; i++) {
-		pid_t child = fork();
-		if (child == 0)
-			_exit(0);
-		CHECK(waitpid(child, &status, 0) == child && status == 0);
-	}
+	/* Two at once. */
+	CHECK(pthread_create(&other_fork, NULL, forks, NULL) == 0);
+	forks(NULL);
+	CHECK(pthread_join(other_fork, NULL) == 0);
 	step = 1;
 	for (int i = 0; i < 3; i++)
 		CHECK(pthread_join(threads[i], NULL) == 0);
@@ -310,6 +334,19 @@ static void two_signals_come_at_once(void) {
 	CHECK(sigprocmask(SIG_BLOCK, NULL, &blocked) == 0);
 	CHECK(!sigismember(&blocked, SIGRTMIN) && !sigismember(&blocked, SIGRTMIN + 3));
 	CHECK(counts[0] == 5000 && counts[1] == 5000);
+}
+
+/* A fault at a buffer and a signal at once: the signal of the fault stayed blocked, and the next bad buffer was the end. */
+static void faults_and_signals_come_at_once(void) {
+	struct itimerval soon = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+	sigset_t blocked;
+	fd = fresh(O_RDWR);
+	CHECK(signal(SIGALRM, counts_signals) != SIG_ERR && setitimer(ITIMER_REAL, &soon, NULL) == 0);
+	for (int i = 0; i < 30000; i++)
+		CHECK(pwrite(fd, (char *)0x1000, 100, 0) == -1 && errno == EFAULT);
+	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0 && sigprocmask(SIG_BLOCK, NULL, &blocked) == 0);
+	CHECK(!sigismember(&blocked, SIGSEGV) && !sigismember(&blocked, SIGALRM));
+	CHECK(pwrite(fd, "x", 1, 0) == 1);
 }
 
 static void one_file_is_copied_within_through_two_places(void) {
@@ -397,10 +434,11 @@ static void who_is_started_later_finds_the_end(void) {
 	holds("0123456789APPEND");
 }
 
-TRAPS({"appends", a_stream_that_appends_sets_o_append}, {"sent_later", files_are_sent_one_after_the_other},
-      {"started_later", who_is_started_later_finds_the_end}, {"at_once", two_signals_come_at_once},
-      {"copied", one_file_is_copied_within_through_two_places}, {"allocator", forks_beside_an_allocator_with_a_lock},
-      {"log", forks_beside_a_log_with_a_lock}, {"streams", streams_get_other_files}, {"fetched", ones_own_descriptor_is_fetched},
+TRAPS({"faults", faults_and_signals_come_at_once}, {"appends", a_stream_that_appends_sets_o_append},
+      {"sent_later", files_are_sent_one_after_the_other}, {"started_later", who_is_started_later_finds_the_end},
+      {"at_once", two_signals_come_at_once}, {"copied", one_file_is_copied_within_through_two_places},
+      {"allocator", forks_beside_an_allocator_with_a_lock}, {"log", forks_beside_a_log_with_a_lock},
+      {"streams", streams_get_other_files}, {"fetched", ones_own_descriptor_is_fetched},
       {"cancelled_close", a_cancelled_close_closes_nothing}, {"waits", a_child_waits_for_a_thread_of_its_parent},
       {"forks_again", the_child_of_a_vfork_forks}, {"heapless", children_without_handlers_need_no_heap},
       {"first", two_first_processes_share_memory}, {"wordless", a_thread_shares_the_words_of_its_maker})

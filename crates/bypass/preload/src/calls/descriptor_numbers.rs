@@ -23,11 +23,16 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     // A thread that is cancelled here has closed nothing. After that nothing ends the call before the number is closed: neither a
     // cancellation, for which syscall(2) is no point, nor a signal handler that never returns.
     point();
+    // SAFETY: the caller's promise.
+    closing(fd, || unsafe { real::syscall(libc::SYS_close, fd.into(), 0, 0, 0, 0, 0) }) as c_int
+}
+
+/// Closes a number by this call. No handler runs between the change of the table and the call.
+pub fn closing(fd: c_int, call: impl FnOnce() -> i64) -> i64 {
     let _busy = Busy::enter();
     // As soon as the number is closed, another thread may get it.
     remove_number(fd);
-    // SAFETY: the caller's promise.
-    unsafe { real::syscall(libc::SYS_close, fd.into(), 0, 0, 0, 0, 0) as c_int }
+    call()
 }
 
 /// As close_range(2).
@@ -36,6 +41,9 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// As close_range(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    // A thread that parts its numbers from the others' leaves nothing in the table.
+    let parts = flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0;
+    let _busy = if parts { None } else { Busy::enter() };
     before_close_range(first, last, flags);
     // SAFETY: the caller's promise.
     unsafe { real::close_range(first, last, flags) }
@@ -70,6 +78,7 @@ pub fn numbers_part() {
 /// As closefrom(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    let _busy = Busy::enter();
     remove_numbers(first.max(0) as u32, u32::MAX);
     // SAFETY: the caller's promise.
     unsafe { real::closefrom(first) }
@@ -232,8 +241,8 @@ macro_rules! standard {
         /// As the C library's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-            // SAFETY: the caller's promise. daemon(3) forks.
-            let done = behind_the_gate(|| unsafe { real::$name($($arg),*) });
+            // SAFETY: the caller's promise.
+            let done = unsafe { real::$name($($arg),*) };
             (0..3).for_each(remove_number);
             done
         }
@@ -241,8 +250,19 @@ macro_rules! standard {
 }
 
 standard! {
-    daemon(nochdir: c_int, noclose: c_int);
     login_tty(fd: c_int);
+}
+
+/// As daemon(3), which forks.
+///
+/// # Safety
+/// As daemon(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let done = behind_the_gate(|| unsafe { real::daemon(nochdir, noclose) });
+    (0..3).for_each(remove_number);
+    done
 }
 
 /// As forkpty(3): in the child the terminal gets numbers 0 to 2.

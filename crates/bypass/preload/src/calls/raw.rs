@@ -3,7 +3,7 @@
 //! Data calls made this way go through the mount. Those that use the offset give it to the kernel, for ever.
 
 use super::children::{before_clone, before_copy, before_sending, before_sending_all, forking};
-use super::descriptor_numbers::{before_close_range, control, give_away, locking};
+use super::descriptor_numbers::{before_close_range, closing, control, give_away, locking};
 use super::exec::executing;
 use super::ioctls::with_our_offset_and_size;
 use super::rights;
@@ -40,6 +40,7 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
     }
     match n {
         libc::SYS_execve | libc::SYS_execveat => return executing(call),
+        libc::SYS_close => return closing(fd, call),
         libc::SYS_dup => return duplicating(fd, || call() as c_int).into(),
         libc::SYS_dup3 => return replacing(fd, b as c_int, || call() as c_int).into(),
         #[cfg(target_arch = "x86_64")]
@@ -50,7 +51,7 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
         before_copy(flags);
         return forking(flags, call);
     }
-    let call = match rights::by_number(n, a, call) {
+    let call = match rights::by_number(n, [a, b], call) {
         Ok(done) => return done,
         Err(call) => call,
     };
@@ -85,7 +86,6 @@ fn clone3(at: i64) -> Option<(u64, u64)> {
 fn before(n: i64, [a, b, c, d, e]: [i64; 5]) {
     let fd = a as c_int;
     match n {
-        libc::SYS_close => remove_number(fd),
         libc::SYS_close_range => before_close_range(a as u32, b as u32, c as c_int),
         libc::SYS_read | libc::SYS_write | libc::SYS_readv | libc::SYS_writev | libc::SYS_lseek => {
             give_away(fd)

@@ -138,9 +138,17 @@ fn unsharing<T>(flags: i64, call: impl FnOnce() -> T) -> T {
     shutting_in_if(flags & i64::from(libc::CLONE_NEWUSER) != 0, call)
 }
 
+/// Runs setns(2) with this kind of namespace: a vfork child in another namespace of processes may have our number.
+fn entering<T>(kind: i64, call: impl FnOnce() -> T) -> T {
+    if kind == 0 || kind & i64::from(libc::CLONE_NEWPID) != 0 {
+        numbers_part();
+    }
+    shutting_in(call)
+}
+
 /// As [`changing`] and [`shutting_in`], for a number of syscall(2). `Err`: it does neither; the call is
 /// returned.
-pub fn by_number(n: i64, a: i64, call: impl FnOnce() -> i64) -> Result<i64, impl FnOnce() -> i64> {
+pub fn by_number(n: i64, [a, b]: [i64; 2], call: impl FnOnce() -> i64) -> Result<i64, impl FnOnce() -> i64> {
     match n {
         libc::SYS_setuid
         | libc::SYS_setgid
@@ -156,9 +164,8 @@ pub fn by_number(n: i64, a: i64, call: impl FnOnce() -> i64) -> Result<i64, impl
         libc::SYS_seccomp => Ok(filtering(call)),
         libc::SYS_mlockall => Ok(locking(call)),
         libc::SYS_unshare => Ok(unsharing(a, call)),
-        libc::SYS_setns | libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_landlock_restrict_self => {
-            Ok(shutting_in(call))
-        }
+        libc::SYS_setns => Ok(entering(b, call)),
+        libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_landlock_restrict_self => Ok(shutting_in(call)),
         _ => Err(call),
     }
 }
@@ -186,7 +193,7 @@ same! { [mlockall] (flags: c_int) { locking } }
 // As unshare(2).
 same! { [unshare] (flags: c_int) { |call| unsharing(flags.into(), call) } }
 // As setns(2).
-same! { [setns] (fd: c_int, kind: c_int) { shutting_in } }
+same! { [setns] (fd: c_int, kind: c_int) { |call| entering(kind.into(), call) } }
 // As chroot(2).
 same! { [chroot] (path: *const c_char) { shutting_in } }
 // As pivot_root(2), which the C library has without a header.

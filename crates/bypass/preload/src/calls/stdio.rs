@@ -40,6 +40,28 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut F
 /// As fclose(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        ends(stream);
+        real::fclose(stream)
+    }
+}
+
+/// As pclose(3), which does the same.
+///
+/// # Safety
+/// As pclose(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pclose(stream: *mut FILE) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        ends(stream);
+        real::pclose(stream)
+    }
+}
+
+/// The number of this stream, or null, is about to be closed.
+unsafe fn ends(stream: *mut FILE) {
     if !stream.is_null() {
         let errno = real::errno();
         // SAFETY: the caller's promise.
@@ -48,8 +70,6 @@ pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
         streams::remove(fd);
         real::set_errno(errno);
     }
-    // SAFETY: the caller's promise.
-    unsafe { real::fclose(stream) }
 }
 
 /// The number now belongs to this new stream.
@@ -93,7 +113,8 @@ pub unsafe extern "C-unwind" fn freopen(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
-    fresh(stream);
+    // SAFETY: the caller's promise.
+    unsafe { ends(stream) };
     // SAFETY: the caller's promise.
     fresh(unsafe { real::freopen(path, mode, stream) })
 }
@@ -108,7 +129,8 @@ pub unsafe extern "C-unwind" fn freopen64(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
-    fresh(stream);
+    // SAFETY: the caller's promise.
+    unsafe { ends(stream) };
     // SAFETY: the caller's promise.
     fresh(unsafe { real::freopen64(path, mode, stream) })
 }
