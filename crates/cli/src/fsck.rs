@@ -52,7 +52,7 @@ Examples:
 
 F2FS images are checked and repaired by fsck.f2fs, which heddle traces: what it overwrites goes into the undo file first, and files that it
 removes or changes are saved in IMAGE.lost/lost_found (IMAGE.lost.1 and so on, if there is one). If a file cannot be saved, the image is
-left as it was. If heddle cannot read the image before the repair, fsck.f2fs saves the files that it removes, one of each name. The undo
+left as it was. If the image has a feature that heddle does not know, fsck.f2fs saves the files that it removes, one of each name. The undo
 file and the saved files of a device lie in the working directory. After fsck.f2fs, or where it is not installed, heddle reads the whole
 image as a mount does and reports what contradicts itself; it repairs nothing of that.
 
@@ -242,7 +242,7 @@ fn check(args: &Args) -> Result<u8> {
         (0, ..) if undo_given_up => CORRECTED,
         (0, ..) => CLEAN,
         (_, 0, true) => CORRECTED,
-        (_, _, true) => CORRECTED | UNCORRECTED,
+        (_, _, is_repaired) if is_repaired || undo_given_up => CORRECTED | UNCORRECTED,
         _ => UNCORRECTED,
     };
     let report = Report {
@@ -250,7 +250,8 @@ fn check(args: &Args) -> Result<u8> {
         undo_given_up,
         ..report(&name, &verdict, code, kept.as_deref())
     };
-    let text = undo_files::told(&report.needless_undo_files, repair) + &summary(&report);
+    let text = undo_files::told(&report.needless_undo_files, repair)
+        + &summary(&report, &args.image, kept.as_deref());
     let on_stdout = if args.json { output::json(&Sink::Stdout, &report) } else { output::data(&text) };
     said(on_stdout, &text, kept.is_some() || undo_given_up, code)
 }
@@ -358,13 +359,13 @@ fn findings(verdict: &Verdict) -> String {
     text
 }
 
-fn summary(report: &Report) -> String {
-    let image = &report.image;
-    let word = |path: &str| heddle_undo::shell_word(Path::new(path));
-    let back = |undo: &str| format!("To go back: heddle fsck --undo {} {}", word(undo), word(image));
+fn summary(report: &Report, path: &Path, undo: Option<&Path>) -> String {
+    let (image, word) = (&report.image, heddle_undo::shell_word(path));
+    let back =
+        |undo: &Path| format!("To go back: heddle fsck --undo {} {word}", heddle_undo::shell_word(undo));
     let found = format!("{} errors, {} warnings, {} notes", report.errors, report.warnings, report.notes);
     let found = if report.undo_given_up { format!("{found}; {UNDO_GIVEN_UP}") } else { found };
-    match (report.exit_code, &report.undo_file) {
+    match (report.exit_code, undo) {
         (CLEAN, _) => format!("{image}: clean; {} inodes, {found}", report.inodes),
         (CORRECTED, None) => format!("{image}: {found}"),
         (CORRECTED, Some(undo)) => {
@@ -379,12 +380,10 @@ fn summary(report: &Report) -> String {
             let mendable = report.issues.iter().any(|i| i.repairable);
             let way =
                 if mendable { "Repair it with" } else { "No issue can be repaired; each is explained by" };
-            let command = if mendable {
-                format!("heddle fsck -y {}", word(image))
-            } else {
-                "heddle explain ID".to_owned()
-            };
-            format!("{image}: NOT clean; {found}; nothing was changed. {way}: {command}")
+            let command =
+                if mendable { format!("heddle fsck -y {word}") } else { "heddle explain ID".to_owned() };
+            let else_ = if report.undo_given_up { " else" } else { "" };
+            format!("{image}: NOT clean; {found}; nothing{else_} was changed. {way}: {command}")
         }
     }
 }

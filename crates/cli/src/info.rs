@@ -98,16 +98,16 @@ pub fn run(args: &Args) -> Result<()> {
         return output::json(&Sink::Stdout, &info);
     }
     let inside = info.content.as_ref().map_or(String::new(), |content| format!("\n{}", content.text()));
-    output::data(&format!("{}{inside}", text(&info, &found)))
+    output::data(&format!("{}{inside}", text(&info, &found, path)))
 }
 
-fn text(info: &Info, found: &ImageInfo) -> String {
+fn text(info: &Info, found: &ImageInfo, path: &Path) -> String {
     let state = match (info.in_use, info.in_use_by_pid, info.clean) {
         (true, Some(pid), _) => format!("in use by process {pid}"),
         (true, None, _) => "in use".to_owned(),
         _ if info.half_repaired => format!(
             "half repaired: a repair of it was stopped; the way out: heddle fsck {}",
-            heddle_undo::shell_word(Path::new(&info.image))
+            heddle_undo::shell_word(path)
         ),
         (false, _, true) => "clean".to_owned(),
         (false, _, false) => "not unmounted: the next mount recovers it".to_owned(),

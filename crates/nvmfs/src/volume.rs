@@ -94,7 +94,7 @@ fn boot_id() -> [u8; 16] {
 /// # Errors
 /// [`VolumeError::Foreign`].
 fn refuse_foreign(region: &Region) -> Result<()> {
-    superblock::made_later(region)
+    superblock::made_later(region.len_bytes(), &|at, into| region.read(Pos(at), into))
         .map_or(Ok(()), |(what, at)| Err(VolumeError::Foreign { path: place(region), what, at }))
 }
 

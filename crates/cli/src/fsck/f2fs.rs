@@ -51,9 +51,12 @@ struct Report {
     /// How many of them heddle saved, directories and links among them.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_files_saved: Option<usize>,
-    /// Files and directories that kept a name, and whose content or attributes the repair has changed.
+    /// Files that kept a name, and whose content the repair has changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     changed_files: Vec<Changed>,
+    /// Files and directories whose owner, permissions or extended attributes the repair has changed, and nothing else.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    changed_attributes: Vec<String>,
     /// The old bytes of all blocks that the repair has changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     undo_file: Option<PathBuf>,
@@ -282,6 +285,7 @@ fn report(image: String, found: Found, code: u8) -> Report {
         undo_given_up: found.gave_up_undo,
         lost_files_saved: lost_files.is_some().then(|| done.as_ref().map_or(0, |done| done.saved)),
         lost_files,
+        changed_attributes: done.as_ref().map(|done| done.attributes.clone()).unwrap_or_default(),
         changed_files: done.map(|done| done.changed).unwrap_or_default(),
         blocks_changed: undo.as_ref().map(|(_, blocks)| *blocks),
         undo_file: undo.map(|(file, _)| file),
@@ -294,7 +298,7 @@ fn report(image: String, found: Found, code: u8) -> Report {
 fn told(done: &Done, image: &Path) -> (String, String) {
     let line = |changed: &Changed| {
         format!(
-            "         {}: its content or its attributes were changed; what its content was: {}\n",
+            "         {}: its content was changed; what it was: {}\n",
             changed.path,
             changed.saved.display()
         )
@@ -302,7 +306,14 @@ fn told(done: &Done, image: &Path) -> (String, String) {
     let mut lines: String = done.changed.iter().take(LINES_MAX).map(line).collect();
     let more = done.changed.len().saturating_sub(LINES_MAX);
     if more > 0 {
-        lines += &format!("         and {more} more that were changed; --json lists all\n");
+        lines += &format!("         and {more} more whose content was changed; --json lists all\n");
+    }
+    for path in done.attributes.iter().take(LINES_MAX) {
+        lines += &format!("         {path}: its owner, permissions or extended attributes were changed\n");
+    }
+    let more = done.attributes.len().saturating_sub(LINES_MAX);
+    if more > 0 {
+        lines += &format!("         and {more} more whose attributes were changed; --json lists all\n");
     }
     let mut way = String::new();
     match &done.lost_files {
@@ -318,10 +329,7 @@ fn told(done: &Done, image: &Path) -> (String, String) {
         _ => {}
     }
     if !done.changed.is_empty() {
-        way += &format!(
-            "; files that kept their names, and not their content or attributes: {}",
-            done.changed.len()
-        );
+        way += &format!("; files that kept their names, and not their content: {}", done.changed.len());
     }
     if let Some((undo, blocks)) = &done.undo {
         let [undo, image] = [undo, image].map(heddle_undo::shell_word);

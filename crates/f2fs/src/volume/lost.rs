@@ -146,6 +146,8 @@ pub struct Lost {
     /// The superblock's quota files. No name leads to them, but they are not lost.
     quota_inodes: Nids,
     inodes: BTreeMap<Nid, LostInode>,
+    /// Paths of inodes that are there, and have other attributes now.
+    changed_attributes: Vec<String>,
     stray: OnceLock<Stray>,
 }
 
@@ -183,7 +185,20 @@ impl Lost {
         let has_quota = features & feature::QUOTA_INO != 0;
         let quota = superblock.quota_ino.iter().filter(|_| has_quota).map(|ino| Nid(ino.get()));
         let quota_inodes = quota.collect();
-        Ok(Lost { media, checkpoint, orphans, quota_inodes, inodes: BTreeMap::new(), stray: OnceLock::new() })
+        Ok(Lost {
+            media,
+            checkpoint,
+            orphans,
+            quota_inodes,
+            inodes: BTreeMap::new(),
+            changed_attributes: Vec::new(),
+            stray: OnceLock::new(),
+        })
+    }
+
+    /// Paths of files and directories that are not lost, and have another owner or group, or other permissions or extended attributes now.
+    pub fn changed_attributes(&self) -> &[String] {
+        &self.changed_attributes
     }
 
     /// By number.

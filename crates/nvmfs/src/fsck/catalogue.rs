@@ -195,7 +195,7 @@ catalogue! {
         "Stores the mark again.";
     42 RECORD Error "record" "a record is damaged"
         "More than one bit is wrong: what it said is lost. A change of the file or directory is missing or undone."
-        "Writes the log anew from whole records. Pages that only it could tell of are as before it. Only the owner keeps permissions.";
+        "Writes the log anew from whole records. Pages that it changed are as before it. Of a file only the owner keeps permissions.";
     43 RECORD_GONE Error "record" "records follow a gap in a log page"
         "A power cut leaves nothing behind a gap but the rest of one change: a record that counted is gone."
         "Writes the log anew from the records that are whole.";

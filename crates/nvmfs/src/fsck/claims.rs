@@ -147,7 +147,12 @@ pub fn judge(pass: &mut Pass<'_>) {
     let mut all = pass.claims.all.clone();
     all.sort_by_key(|c| (c.block, c.what));
     let mut before: Option<Claim> = None;
-    let mut cut = BTreeSet::new();
+    // Chunks whose pointers are cut: another claim on their blocks may be right.
+    let is_lie = |n: &u64| {
+        let at = pass.image.layout.chunk_pointer(*n);
+        pass.fixes.lies.iter().any(|(lie, _)| *lie == at)
+    };
+    let mut cut: BTreeSet<u64> = pass.slots.unproven.iter().copied().filter(is_lie).collect();
     for claim in all {
         let Some(first) = before.filter(|b| b.end() > claim.block.0) else {
             before = Some(claim);
@@ -160,13 +165,16 @@ pub fn judge(pass: &mut Pass<'_>) {
         pass.issue(Code::CLAIMED_TWICE, location, what);
         // If one of two chunks is unproven, its pointer is forged. The first chunk is exempt, because it
         // holds the root.
-        let unproven = [first, claim].into_iter().find_map(|c| match c.what {
-            Use::Chunk(n) if n != 0 && pass.slots.unproven.contains(&n) => Some(n),
-            _ => None,
-        });
+        let chunk = |c: &Claim| if let Use::Chunk(n) = c.what { Some(n) } else { None };
+        let is_cut = [first, claim].iter().filter_map(chunk).any(|n| cut.contains(&n));
+        let unproven =
+            [first, claim].iter().filter_map(chunk).find(|n| *n != 0 && pass.slots.unproven.contains(n));
         match unproven {
-            Some(n) if cut.insert(n) => super::slots::not_there(pass, n),
-            Some(_) => {}
+            _ if is_cut => {}
+            Some(n) => {
+                cut.insert(n);
+                super::slots::not_there(pass, n);
+            }
             None => give_way(pass, &first, &claim, from, count),
         }
         if claim.end() > first.end() {

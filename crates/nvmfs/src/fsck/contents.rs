@@ -26,7 +26,8 @@ use std::collections::BTreeSet;
 /// The last set of extended attributes: its change count, its blob, its time, and the record's position.
 type Attached = Option<(u64, Option<BlockNo>, Time, Location)>;
 
-/// Permissions that are left if records of a log are lost: one of them may have taken the others away.
+/// Permissions that a file has left if records of its log are lost: one of them may have taken the others away.
+/// A directory keeps all: its records are mostly names, and others must get to what is below it.
 const OWNER_ALONE: u16 = 0o700;
 
 /// The attributes of an inode whose log says nothing of them.

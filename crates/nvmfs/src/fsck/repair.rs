@@ -20,6 +20,7 @@ use crate::format::superblock::{Superblock, made_later};
 use crate::ids::BlockNo;
 use crate::variant::Variant;
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
+use heddle_vfs::Ino;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
@@ -27,9 +28,11 @@ use steps::{Overlay, edits, lost, relogs, shares};
 
 /// Most passes. Each pass but the last mends something, and a repair stays. More passes mean a fault of this
 /// program. It reports that (`Code::UNSETTLED`) and changes nothing: a repair counts only when one more
-/// reading finds nothing left to mend. Passes that make slots anew do not count: a directory whose slot is lost
-/// can be read only after that, so damaged slots on one path take a pass each. No slot is made anew twice.
+/// reading finds nothing left to mend.
 const PASSES_MAX: usize = 32;
+/// Passes that make slots anew do not count, up to so many slots. A directory whose slot is lost can be read only
+/// after that, so damaged slots on one path take a pass each.
+const UNCOUNTED_MAX: usize = 4096;
 
 /// The result of examining an image.
 pub struct Verdict {
@@ -169,7 +172,7 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
 
 /// Refuses an image on which another format was made later.
 pub(super) fn refuse_foreign(name: &str, region: &Region) -> Result<(), FsckError> {
-    match made_later(region) {
+    match made_later(region.len_bytes(), &|at, into| region.read(Pos(at), into)) {
         Some((what, at)) => Err(FsckError::Foreign { image: name.into(), what, at }),
         None => Ok(()),
     }
@@ -201,6 +204,8 @@ struct Session {
     stuck: BTreeSet<Issue>,
     /// True: the last pass could not name all inodes that have lost their names. A mount of the repaired image would free them.
     would_lose: bool,
+    /// Inodes without a name that this repair has named.
+    named: BTreeSet<Ino>,
     /// Passes that count.
     passes: usize,
     /// Words that a pass has made anew: slots of inodes, and pointers to chunks.
@@ -245,7 +250,7 @@ impl Session {
         if !pass.fixes.anew.is_empty() {
             let stores = std::mem::take(&mut pass.fixes.anew);
             let fresh = stores.iter().filter(|(at, _)| self.made_anew.insert(*at)).count();
-            self.passes -= usize::from(fresh == stores.len());
+            self.passes -= usize::from(fresh > 0 && self.made_anew.len() <= UNCOUNTED_MAX);
             return stores;
         }
         let mut view = Overlay::over(pass.media);
@@ -253,12 +258,17 @@ impl Session {
         self.stuck.clear();
         self.would_lose = false;
         let steps = [relogs, edits, shares, lost];
-        let has_lost = !pass.fixes.lost.is_empty();
+        let found: Vec<Ino> = pass.fixes.lost.iter().map(|id| id.ino).collect();
         for (n, step) in steps.into_iter().enumerate() {
+            let is_naming = !found.is_empty() && n + 1 == steps.len();
             let done = step(pass, &mut view, &mut supply);
             if let Err(issue) = done {
-                self.would_lose = has_lost && n + 1 == steps.len();
+                // A mount refuses an image in which one with a name has a damaged log.
+                let is_named_now = issue.location.ino.is_some_and(|ino| self.named.contains(&ino));
+                self.would_lose |= is_naming || is_named_now;
                 self.stuck.insert(issue);
+            } else if is_naming {
+                self.named.extend(&found);
             }
             view.stores.retain(|store| changes(pass.media, store));
             if !view.stores.is_empty() {

@@ -264,8 +264,9 @@ fn files(pass: &mut Pass<'_>) {
 /// Finds inodes that no path leads to: their blocks may still be needed. Directories among them that have
 /// content were cut off.
 fn orphans(pass: &mut Pass<'_>) {
-    let nameless = |ino: &Ino| !pass.tree.links.contains_key(ino);
-    let all: Vec<InodeBase> = pass.slots.bases.values().filter(|b| nameless(&b.id.ino)).copied().collect();
+    let nameless = |tree: &Tree, ino: &Ino| !tree.links.contains_key(ino);
+    let bases = pass.slots.bases.values();
+    let all: Vec<InodeBase> = bases.filter(|base| nameless(&pass.tree, &base.id.ino)).copied().collect();
     let mut lost_links = BTreeSet::new();
     let mut dirs: BTreeMap<Ino, Dir> = BTreeMap::new();
     pass.quiet = true;
@@ -280,7 +281,8 @@ fn orphans(pass: &mut Pass<'_>) {
     // Before a log is written anew: its pages could take the blocks of an inode that only such a name leads to.
     for (dir, name, named) in dirs.values().flat_map(|dir| dir.living().map(move |(n, v)| (dir.id.ino, n, v)))
     {
-        if pass.slots.get(named.child).is_none() {
+        // A name that was found counts more.
+        if pass.slots.get(named.child).is_none() && nameless(&pass.tree, &named.child.ino) {
             let _is_made = slot_anew(pass, dir, name, named);
         }
     }

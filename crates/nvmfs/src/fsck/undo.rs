@@ -9,7 +9,7 @@ use crate::ids::BlockNo;
 use heddle_pmem::{BLOCK_BYTES, Region};
 use heddle_undo::{Image, Undo, Writer};
 use std::path::Path;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 fn wrong(file: &Path, why: impl std::fmt::Display) -> FsckError {
     FsckError::Undo { file: file.display().to_string(), why: why.to_string() }
@@ -96,8 +96,8 @@ pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
     if now.is_none() && !old.is_cut_mark(&media) && !is_right_behind(&undo.image, region) {
         return Err(wrong(
             path,
-            "both superblocks of the image are damaged, and what is left of them does not say that this repair was the last to change it: \
-             old blocks could overwrite newer ones. See: heddle fsck -n",
+            "both superblocks of the image are damaged. What is left of them does not say that this repair was the last to change it. Old \
+             blocks could overwrite newer ones. See: heddle fsck -n",
         ));
     }
     if let Some(now) = now {
@@ -127,8 +127,8 @@ pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
     }
 }
 
-/// Returns true if the rest of a damaged superblock has the number of the repair, and no mount since: the repair gave both copies its
-/// number, which no other image has.
+/// Returns true if the rest of a damaged superblock has the number of the repair, and no mount since. The repair gave both copies its
+/// number. No other image has it.
 fn is_right_behind(of: &Image, region: &Region) -> bool {
     let says_so = |block: u64| {
         let mut bytes = [0; SUPERBLOCK_BYTES];
@@ -137,6 +137,17 @@ fn is_right_behind(of: &Image, region: &Region) -> bool {
             .is_ok_and(|sb| sb.repair.get() == of.repair && of.epochs.contains(&sb.epoch.get()))
     };
     [0, of.blocks.saturating_sub(1)].into_iter().any(says_so)
+}
+
+/// Returns true if some bits differ at most. Identities of two images differ in some sixty.
+fn is_nearly(one: [u8; 16], other: [u8; 16]) -> bool {
+    (u128::from_le_bytes(one) ^ u128::from_le_bytes(other)).count_ones() <= 8
+}
+
+/// The identity that a superblock of these words has.
+fn uuid_in(words: &[u64]) -> Option<[u8; 16]> {
+    let bytes: &[u8; SUPERBLOCK_BYTES] = words.as_bytes().first_chunk()?;
+    Superblock::read_from_bytes(bytes).ok().map(|sb| sb.uuid)
 }
 
 /// A block of an undo file.
@@ -148,6 +159,7 @@ struct OldBlock {
 }
 
 struct OldBlocks {
+    uuid: [u8; 16],
     blocks: Vec<OldBlock>,
 }
 
@@ -162,7 +174,7 @@ impl OldBlocks {
         };
         let blocks: std::io::Result<Vec<OldBlock>> =
             undo.blocks().iter().enumerate().map(&mut block).collect();
-        Ok(OldBlocks { blocks: blocks? })
+        Ok(OldBlocks { uuid: undo.image.uuid, blocks: blocks? })
     }
 
     /// Returns true if one superblock is as it was, and at most the other one is not. It must be whole if any is. A mount writes both
@@ -173,7 +185,11 @@ impl OldBlocks {
         let (superblocks, others): (Vec<_>, Vec<_>) =
             self.blocks.iter().partition(|block| is_superblock(block));
         let whole: Vec<u64> = copies.whole().map(|(block, _)| block).collect();
-        let counts = |block: &&&OldBlock| whole.is_empty() || whole.contains(&block.number.0);
+        // Without a whole copy nothing else tells whose image it is.
+        let counts = |block: &&&OldBlock| match whole.is_empty() {
+            true => uuid_in(&block.words).is_some_and(|uuid| is_nearly(uuid, self.uuid)),
+            false => whole.contains(&block.number.0),
+        };
         others.iter().all(|block| block.is_there)
             && superblocks.iter().filter(counts).any(|block| block.is_there)
     }

@@ -241,30 +241,43 @@ fn lost_files_get_names_though_no_inode_is_free() {
     });
 }
 
-/// A lost chmod opened the file to everybody.
+/// A lost chmod opened the file to everybody. A directory keeps its permissions: others must get to what is below it.
 #[test]
-fn a_lost_record_leaves_permissions_to_the_owner_alone() {
+fn a_lost_record_leaves_permissions_of_a_file_to_its_owner() {
     each_variant(|variant| {
         let sample = Sample::of(variant, |fs| {
             let secret = file(fs, Ino::ROOT, "secret", 1);
             chmod(fs, secret, 0o600);
-            let dir = fs.new_dir(Ino::ROOT, "dir");
-            file(fs, dir, "below", 1);
-            chmod(fs, dir, 0o700);
+            file(fs, Ino::ROOT, "lost", 1);
         });
         let craft = Craft::new(&sample);
-        for path in ["/secret", "/dir"] {
-            damage_record(&craft, sample.log_page_of(path), |record| {
-                matches!(record, Record::Attributes { .. })
-            });
-        }
+        let [secret, root] = ["/secret", "/"].map(|path| sample.log_page_of(path));
+        damage_record(&craft, secret, |record| matches!(record, Record::Attributes { .. }));
+        damage_record(&craft, root, |record| names(record, b"lost"));
         let verdict = examine("secret", &sample.region).unwrap();
         let tree = tree_of(repaired(&sample.region, &verdict), variant);
-        for path in ["/secret", "/dir"] {
+        for path in ["/secret", "/"] {
             let (is, was) = (&tree.nodes[path.as_bytes()], &sample.tree.nodes[path.as_bytes()]);
             assert_eq!(is.perm, was.perm, "{variant:?}: {path}");
         }
     });
+}
+
+/// It overwrote another image's superblock: nothing but superblocks was in the file.
+#[test]
+fn an_undo_file_of_superblocks_alone_is_of_its_own_image() {
+    let [one, other] = [(); 2].map(|()| Sample::of(Variant::Heddle, |fs| _ = file(fs, Ino::ROOT, "file", 3)));
+    let last = one.region.len_bytes() - PAGE as u64;
+    for region in [&one.region, &other.region] {
+        region.nt_write(Pos(last), &[0; PAGE]);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let undo = dir.path().join("undo");
+    examine("one", &one.region).unwrap().apply(&one.region, &undo).unwrap();
+    damage(&other.region, Pos(0));
+    let is = image_bytes(&other.region);
+    undo::restore(&undo, &other.region).unwrap_err();
+    assert!(image_bytes(&other.region) == is, "refused, and written");
 }
 
 /// One was taken in a pass, and the passes ended before they did.

@@ -34,7 +34,7 @@ const DEPTH_MAX: usize = 64;
 const INODE_BYTES: u64 = 4096;
 const NEW_DIR: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A file or directory that kept a name, and whose content or attributes a repair has changed.
+/// A file that kept a name, and whose content a repair has changed.
 #[derive(Serialize)]
 pub(super) struct Changed {
     /// A name of it.

@@ -53,6 +53,8 @@ pub(super) struct Done {
     pub(super) saved: usize,
     /// Files that kept a name, and what they were.
     pub(super) changed: Vec<Changed>,
+    /// Paths of files and directories whose attributes were changed, and nothing else. The undo file has the old ones.
+    pub(super) attributes: Vec<String>,
     /// What of the saved files was damaged before.
     pub(super) damage: Vec<String>,
     /// Until all of this is told.
@@ -102,7 +104,7 @@ fn steps(
     if order.gives_up_log {
         repair.give_up_log()?;
     }
-    let mut is_clean = order.issues.is_empty();
+    let (mut is_clean, mut attributes) = (order.issues.is_empty(), Vec::new());
     if !is_clean {
         let is_read = match repair.is_readable() {
             Ok(()) => true,
@@ -121,7 +123,9 @@ fn steps(
         is_clean = helped?;
         if is_read && repair.is_changed() {
             let left = |error| format!("{CHECKER} would leave an image that heddle cannot read: {error}");
-            lost.save(&repair.losses().map_err(left)?)?;
+            let losses = repair.losses().map_err(left)?;
+            attributes = losses.changed_attributes().to_vec();
+            lost.save(&losses)?;
         }
         if is_clean && repair.asks_for_check() {
             repair.note_checked()?;
@@ -133,7 +137,7 @@ fn steps(
     repair.note_end()?;
     let undo = (blocks > 0).then(|| (repair.undo_file().to_owned(), blocks));
     let (saved, changed, damage) = (lost.count(), lost.take_changed(), lost.take_damage());
-    Ok(Done { is_clean, undo, lost_files, saved, changed, damage, signals })
+    Ok(Done { is_clean, undo, lost_files, saved, changed, attributes, damage, signals })
 }
 
 /// Returns true if no issue is left. One repair may leave issues for the next: counts of objects that it has just

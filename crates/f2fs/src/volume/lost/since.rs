@@ -1,5 +1,5 @@
-//! What two states of an image differ in: inodes that no name leads to any more, files whose content is another one, and inodes whose
-//! attributes are others.
+//! What two states of an image differ in: inodes that no name leads to any more, files whose content is another one, inodes with
+//! other attributes.
 //!
 //! Names that are good lead to an inode of their kind, in a directory that the root leads to. If a directory cannot be listed, because it
 //! ignores case or is encrypted, each inode that is still there counts as named.
@@ -41,15 +41,20 @@ impl Lost {
 
     fn compare(&mut self, now: &Lost, old: &Old) -> Result<()> {
         let named = now.named()?;
-        let mut changed = Nids::default();
+        let (mut changed, mut others) = (Nids::default(), Nids::default());
         for nid in self.all()? {
             let stays = match &named {
                 Some(named) => named.contains(&nid),
                 None => now.find_inode(nid)?.is_some(),
             };
             let is_met = named.as_ref().is_some_and(|named| named.contains(&nid));
-            let is_as_it_was = stays && !self.is_other(nid, now, old)? && self.keeps_attributes(nid, now)?;
-            if !is_met && self.is_quota_file(nid)? || is_as_it_was {
+            if !is_met && self.is_quota_file(nid)? {
+                continue;
+            }
+            if stays && !self.is_other(nid, now, old)? {
+                if !self.keeps_attributes(nid, now)? {
+                    others.insert(nid);
+                }
                 continue;
             }
             self.add_one(nid)?;
@@ -57,14 +62,20 @@ impl Lost {
                 changed.insert(nid);
             }
         }
-        if !changed.is_empty() {
+        let mut attributes = Vec::new();
+        if !changed.is_empty() || !others.is_empty() {
             now.walk_names(&mut |(nid, _, dir, name), paths| {
                 let unnamed = self.inodes.get_mut(&nid).filter(|inode| inode.path.is_none());
                 if let Some(inode) = unnamed.filter(|_| changed.contains(&nid)) {
                     inode.path = Some(paths.shown(dir, Some(name)));
                 }
+                if others.remove(&nid) {
+                    attributes.push(paths.shown(dir, Some(name)));
+                }
             })?;
         }
+        attributes.extend(others.into_iter().map(|nid| format!("inode {}", nid.0)));
+        self.changed_attributes = attributes;
         for nid in changed {
             // The root, or one in a directory that cannot be listed.
             if let Some(inode) = self.inodes.get_mut(&nid) {
@@ -153,21 +164,20 @@ impl Lost {
         Ok(is_doubtful || now.print(nid, old)?.as_ref() != Some(&was))
     }
 
-    /// Are its owner, permissions and extended attributes the same now? If they could not be read before, there is nothing to lose.
+    /// Are its owner, permissions and extended attributes the same now? Extended attributes that could not be read before are not asked
+    /// about.
     fn keeps_attributes(&self, nid: Nid, now: &Lost) -> Result<bool> {
-        let was = self.attributes(nid)?;
-        Ok(was.is_none() || now.attributes(nid)? == was)
+        let Some((was, xattrs)) = self.attributes(nid)? else { return Ok(true) };
+        let is = now.attributes(nid)?;
+        Ok(is.is_some_and(|(is, now)| is == was && (xattrs.is_none() || now == xattrs)))
     }
 
-    fn attributes(&self, nid: Nid) -> Result<Option<(u16, [u32; 2], Xattrs)>> {
+    /// Permissions, owner and group; and the extended attributes, if they can be read.
+    fn attributes(&self, nid: Nid) -> Result<Option<([u32; 3], Option<Xattrs>)>> {
         let Some(found) = self.find_inode(nid)? else { return Ok(None) };
         let block = found.inode.block();
-        let of_block = (block.mode.get() & 0o7777, [block.uid.get(), block.gid.get()]);
-        match self.media.xattrs(&found.inode) {
-            Ok(xattrs) => Ok(Some((of_block.0, of_block.1, xattrs))),
-            Err(error @ Error::Io(_)) => Err(error),
-            Err(_) => Ok(None),
-        }
+        let of_block = [u32::from(block.mode.get()) & 0o7777, block.uid.get(), block.gid.get()];
+        Ok(Some((of_block, self.media.xattrs(&found.inode).ok())))
     }
 
     fn print(&self, nid: Nid, old: &Old) -> Result<Option<Print>> {

@@ -4,7 +4,7 @@
 //! magic number of another format in it is newer than the image, of which the second superblock, in the last
 //! block, is left. A mount or a repair would write the first superblock over the other format.
 
-use heddle_pmem::{BLOCK_BYTES, Pos, Region};
+use heddle_pmem::BLOCK_BYTES;
 
 /// The name of this format among signatures.
 const OWN: &str = "a heddle file system";
@@ -13,16 +13,13 @@ const OWN: &str = "a heddle file system";
 /// grown.
 const NEAR_BYTES: u64 = 128 << 10;
 
-/// The other format in an image, and the position of its magic number. `None`: nothing was made over the image.
-pub fn made_later(region: &Region) -> Option<(String, u64)> {
+/// The other format in an image of so many bytes, and the position of its magic number. `None`: nothing was made
+/// over the image. `read` fills a buffer from a position.
+pub fn made_later(len_bytes: u64, read: &dyn Fn(u64, &mut [u8])) -> Option<(String, u64)> {
     let near = |at: u64, into: &mut [u8]| {
-        if at + into.len() as u64 <= NEAR_BYTES.min(region.len_bytes()) {
-            region.read(Pos(at), into);
-        } else {
-            into.fill(0);
-        }
+        if at + into.len() as u64 <= NEAR_BYTES.min(len_bytes) { read(at, into) } else { into.fill(0) }
     };
-    let content = heddle_signatures::detect(region.len_bytes(), &near);
+    let content = heddle_signatures::detect(len_bytes, &near);
     let (other, at) = content.other_than(OWN, |at| at < BLOCK_BYTES as u64)?;
     Some((other.to_string(), at))
 }

@@ -1,6 +1,6 @@
 //! A directory: for each name, the record with the largest version.
 
-use super::{Attached, OWNER_ALONE, attach, attached_record, attributes_of_birth, settle_attached};
+use super::{Attached, attach, attached_record, settle_attached};
 use crate::format::record::{Attributes, Record};
 use crate::fsck::catalogue::Code;
 use crate::fsck::log::Log;
@@ -77,18 +77,7 @@ impl Dir {
             }
         }
         dir.damaged |= !settle_attached(pass, id, &mut dir.attached);
-        if log.damaged {
-            dir.narrow(pass);
-        }
         dir
-    }
-
-    /// See [`OWNER_ALONE`].
-    fn narrow(&mut self, pass: &Pass<'_>) {
-        self.recorded = self.recorded.or_else(|| pass.slots.get(self.id).map(attributes_of_birth));
-        if let Some(attributes) = &mut self.recorded {
-            attributes.perm &= OWNER_ALONE;
-        }
     }
 
     /// Returns true if a foreign record in another directory's log still counts. If it saw older attributes

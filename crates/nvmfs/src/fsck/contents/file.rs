@@ -94,7 +94,10 @@ impl File {
                 Record::Name { .. } => file.misplaced(pass, entry, "a name"),
             }
         }
-        file.damaged |= list_claims.again | !settle_attached(pass, id, &mut file.attached);
+        // A lost access list may have narrowed the permissions.
+        let is_attached_lost = !settle_attached(pass, id, &mut file.attached);
+        file.damaged |= list_claims.again | is_attached_lost;
+        file.is_narrowed |= is_attached_lost;
         // At one version, a tombstone comes before a write.
         changes.sort_by_key(|s| (s.run.version, s.run.block.is_some()));
         for change in changes {

@@ -34,7 +34,7 @@ pub fn whole_superblocks(region: &Region) -> impl Iterator<Item = BlockNo> {
 /// Takes the mark away, and leaves everything else as it is. Returns false if there is none. `name` is for messages.
 ///
 /// # Errors
-/// [`FsckError::Foreign`].
+/// [`FsckError::Foreign`], [`FsckError::Write`].
 pub fn give_up_undo(name: &str, region: &Region) -> Result<bool, FsckError> {
     super::refuse_foreign(name, region)?;
     let mut has_mark = false;
@@ -42,7 +42,10 @@ pub fn give_up_undo(name: &str, region: &Region) -> Result<bool, FsckError> {
         put_superblock(region, block, Superblock { clean: U32::new(0), ..sb });
         has_mark = true;
     }
-    Ok(has_mark)
+    match region.failed() {
+        None => Ok(has_mark),
+        Some(why) => Err(FsckError::Write { image: name.into(), why: why.to_string() }),
+    }
 }
 
 fn put_superblock(region: &Region, block: u64, superblock: Superblock) {

@@ -179,7 +179,7 @@ fn a_circle_of_log_pages_ends_each_walk() {
     let fs = bench.volume.fs();
     let core = &fs.core;
     let inode = core.inode(bench.file.ino).unwrap();
-    let page = chain::existing(core, inode).next().unwrap().head().unwrap();
+    let page = chain::existing(core, inode).find_map(|chain| chain.head()).unwrap();
     let before = core.region.load_u64(next_pos(page));
     core.region
         .store_u64(next_pos(page), pointer::encode(core.seed, inode.id(), PointerLocation::Next(page), page));
@@ -234,7 +234,7 @@ fn crash_forged_records_of_one_list_held_the_end_of_their_file() {
         let next = Some(BlockNo(block + 1)).filter(|next| next.0 < first + blocks);
         store(core, at, extent_list::encode(core.seed, inode.id(), at, &extents, next));
     }
-    let page = chain::existing(core, inode).next().unwrap().head().unwrap();
+    let page = chain::existing(core, inode).find_map(|chain| chain.head()).unwrap();
     let header = PageHeader::decode(core.seed, &core.region.line(page.pos())).unwrap();
     let mut forged = 0;
     for slot in 1..=SLOTS {
