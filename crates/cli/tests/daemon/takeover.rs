@@ -4,7 +4,7 @@ use super::{daemon, eventually};
 use crate::common::{Mounted, Place, alone, build_preload, command, heddle};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -147,6 +147,24 @@ tries(lambda: how(new, fcntl.LOCK_EX))
 tries(lambda: os.pwrite(new, b'again', 0))
 ";
 
+/// The new mount, and what a program says under the bypass when the daemon was replaced after its first line.
+fn said_after_a_takeover<'p>(place: &'p Place, script: &str, how: &str) -> (Mounted<'p>, Vec<String>) {
+    std::mem::forget(Mounted::new(place, &["-o", "log=/dev/null"]));
+    let mut run = command(&["run", "--", "python3", "-c", script]);
+    let run = run.arg(place.path("mnt/file")).arg(how).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = run.spawn().unwrap();
+    let (tell, told) = (program.stdin.take().unwrap(), program.stdout.take().unwrap());
+    let mut told = BufReader::new(told).lines().map(Result::unwrap);
+    told.next().unwrap();
+    kill_process(daemon(place), Signal::KILL).unwrap();
+    eventually("it does not die", || fs::metadata(place.mnt()).is_err());
+    let mounted = Mounted::new(place, &["-o", "log=/dev/null"]);
+    drop(tell);
+    let said = told.collect();
+    program.wait().unwrap();
+    (mounted, said)
+}
+
 /// The locks went with the dead mount: the new daemon let others lock the same file, and both wrote.
 #[test]
 fn who_had_locked_a_file_does_not_write_without_the_lock() {
@@ -154,20 +172,8 @@ fn who_had_locked_a_file_does_not_write_without_the_lock() {
     build_preload();
     for how in ["flock", "lockf"] {
         let place = Place::with_image("heddle");
-        std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
-        let mut run = command(&["run", "--", "python3", "-c", LOCKS]);
-        let run = run.arg(place.path("mnt/file")).arg(how).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut locks = run.spawn().unwrap();
-        let (tell, mut told) = (locks.stdin.take().unwrap(), locks.stdout.take().unwrap());
-        told.read_exact(&mut [0; 5]).unwrap();
-        kill_process(daemon(&place), Signal::KILL).unwrap();
-        eventually("it does not die", || fs::metadata(place.mnt()).is_err());
-        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
-        drop(tell);
-        let mut said = String::new();
-        told.read_to_string(&mut said).unwrap();
-        locks.wait().unwrap();
-        assert_eq!(said.lines().collect::<Vec<_>>(), ["107", "107", "107", "107", "done", "done"], "{how}");
+        let (mounted, said) = said_after_a_takeover(&place, LOCKS, how);
+        assert_eq!(said, ["107", "107", "107", "107", "done", "done"], "{how}");
         assert_eq!(fs::read(mounted.path("file.log")).unwrap(), b"first", "{how}");
     }
 }
@@ -198,20 +204,8 @@ fn who_had_mapped_a_file_does_not_write_beside_the_dead_mapping() {
     let Some(_alone) = alone() else { return };
     build_preload();
     let place = Place::with_image("heddle");
-    std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
-    let mut run = command(&["run", "--", "python3", "-c", MAPS_AND_WRITES]);
-    let run = run.arg(place.path("mnt/file")).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut maps = run.spawn().unwrap();
-    let (tell, mut told) = (maps.stdin.take().unwrap(), maps.stdout.take().unwrap());
-    told.read_exact(&mut [0; 6]).unwrap();
-    kill_process(daemon(&place), Signal::KILL).unwrap();
-    eventually("it does not die", || fs::metadata(place.mnt()).is_err());
-    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
-    drop(tell);
-    let mut said = String::new();
-    told.read_to_string(&mut said).unwrap();
-    maps.wait().unwrap();
-    assert_eq!(said.lines().collect::<Vec<_>>(), ["107", "107", "done"]);
+    let (mounted, said) = said_after_a_takeover(&place, MAPS_AND_WRITES, "");
+    assert_eq!(said, ["107", "107", "done"]);
     assert_eq!(fs::read(mounted.path("file")).unwrap()[..3], *b"new");
 }
 
