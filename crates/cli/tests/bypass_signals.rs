@@ -14,6 +14,9 @@ traps! {
     a_forked_child_handles_no_signal_of_its_parent = "signals/forks", ["write"];
     /// The seventeenth ran its handler in the middle of an append.
     of_many_signals_at_once_none_is_handled_inside_a_call = "signals/many", ["write"];
+    /// One of the two was lost, or stayed blocked for ever.
+    a_signal_in_the_middle_of_another_is_handled = "signals/between", ["write"];
+    signals_of_faults_that_a_program_blocks_stay_blocked = "signals/faults", ["write"];
     a_trace_is_written_where_the_offset_is = "signals/traces", ["write"];
     what_siginterrupt_sets_is_what_an_action_shows = "signals/interrupts", ["write"];
     /// The next chroot, setuid or mlockall waited for ever for it to come back.

@@ -282,11 +282,15 @@ unsafe extern "C-unwind" fn arrive(signal: c_int, info: *mut siginfo_t, context:
     // SAFETY: a fault has an address.
     if fault && let Some(next) = fault::after_fault(instruction(ucontext), unsafe { known.si_addr() }.addr())
     {
-        waiting_signals::fault_behind(this_thread().waiting.get(), blocked_in(ucontext), is_handled);
+        waiting_signals::fault_behind(blocked_in(ucontext), &this_thread().waiting, is_handled);
         go_on_at(ucontext, next);
+        real::set_errno(errno);
         return;
     }
-    if !fault && this_thread().is_busy() && !this_thread().is_vfork_child() && put_aside(known, ucontext) {
+    // W5 of `waiting_signals`.
+    let must_wait = this_thread().is_busy() || this_thread().waiting.get();
+    if !fault && must_wait && !this_thread().is_vfork_child() {
+        waiting_signals::put_aside(known, blocked_in(ucontext), &this_thread().waiting, is_handled);
         real::set_errno(errno);
         return;
     }
@@ -379,12 +383,6 @@ fn blocked_in(context: &mut ucontext_t) -> &mut waiting_signals::Set {
 
 fn is_handled(signal: c_int) -> bool {
     is_handler(HANDLER[signal as usize].load(SeqCst))
-}
-
-/// Keeps the signal for later and blocks it until then. Returns false if there is no room.
-fn put_aside(info: &siginfo_t, context: &mut ucontext_t) -> bool {
-    let count = waiting_signals::keep(this_thread().waiting.get(), info, blocked_in(context), is_handled);
-    count.inspect(|count| this_thread().waiting.set(*count)).is_some()
 }
 
 #[cfg(target_arch = "x86_64")]

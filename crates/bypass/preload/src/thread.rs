@@ -55,8 +55,8 @@ pub struct ThisThread {
     pub handler_frame: Cell<usize>,
     /// Start of the stack on which the handler runs, if it has its own; 0: the thread's.
     pub handler_stack: Cell<usize>,
-    /// Number of signals that arrived while it was busy.
-    pub waiting: Cell<usize>,
+    /// True: signals arrived while it was busy, and wait.
+    pub waiting: Cell<bool>,
 }
 
 const _: () = assert!(size_of::<ThisThread>() == words::BYTES && align_of::<ThisThread>() == words::BYTES);
@@ -311,10 +311,10 @@ impl Drop for Busy {
         let this = this_thread();
         let state = this.state.get() & !BUSY;
         this.state.set(state);
-        // A handler in this thread increments `waiting` only while the thread is busy.
+        // A handler in this thread sets `waiting` only while the thread is busy, or signals wait already.
         compiler_fence(SeqCst);
-        if this.waiting.get() != 0 {
-            waiting_signals::deliver(this.waiting.replace(0));
+        if this.waiting.get() {
+            waiting_signals::deliver(&this.waiting);
         }
         if state != 0 {
             cancellation::allow();

@@ -158,15 +158,16 @@ static void *sends_many_at_once(void *nothing) {
 	return nothing;
 }
 
-static void many_signals_come_in_one_call(void) {
+/* On one processor they come while the thread is interrupted in the middle of a call, all in one instant. */
+static void many_come(int are_masked) {
 	static char bytes[1 << 16];
 	struct sigaction act = {.sa_handler = appends_one};
 	pthread_t sender;
 	struct stat now;
 	int calls = 0, signals = SIGRTMAX - SIGRTMIN + 1;
 	appends_to = fresh(O_RDWR | O_APPEND);
-	first_thread = pthread_self();
-	CHECK(sigfillset(&act.sa_mask) == 0);
+	first_thread = pthread_self(), done = 0, in_parent = 0;
+	CHECK((are_masked ? sigfillset : sigemptyset)(&act.sa_mask) == 0);
 	for (int signal = SIGRTMIN; signal <= SIGRTMAX; signal++)
 		CHECK(sigaction(signal, &act, NULL) == 0);
 	CHECK(pthread_create(&sender, NULL, sends_many_at_once, NULL) == 0);
@@ -176,7 +177,75 @@ static void many_signals_come_in_one_call(void) {
 		CHECK(write(appends_to, bytes, sizeof bytes) == sizeof bytes);
 	}
 	CHECK(pthread_join(sender, NULL) == 0 && in_parent == 100 * signals && fstat(appends_to, &now) == 0);
-	CHECK(now.st_size % sizeof bytes <= 16 * signals && calls > 0);
+	CHECK(now.st_size % sizeof bytes <= 16 * signals && calls > 0 && close(appends_to) == 0);
+}
+
+static void many_signals_come_in_one_call(void) {
+	cpu_set_t one;
+	many_come(1);
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+	many_come(1);
+	many_come(0);
+}
+
+static volatile int handled[2];
+static void counts_its_own(int signal) { handled[signal == SIGUSR2]++; }
+
+static void *sends_the_next_when_one_was_handled(void *signal) {
+	volatile int *own = &handled[(long)signal == SIGUSR2];
+	for (int count = 1; !done; count++) {
+		CHECK(pthread_kill(first_thread, (long)signal) == 0);
+		for (int looks = 0; *own < count && !done; looks++) {
+			CHECK(looks < 5000000);
+			sched_yield();
+		}
+	}
+	return NULL;
+}
+
+/* One comes while the library puts the other aside. */
+static void a_signal_comes_in_the_middle_of_another(void) {
+	struct sigaction act = {.sa_handler = counts_its_own, .sa_flags = SA_RESTART};
+	time_t ends = time(NULL) + (getenv("LD_PRELOAD") ? 12 : 2);
+	pthread_t senders[2];
+	sigset_t blocked;
+	int fd = fresh(O_RDWR);
+	first_thread = pthread_self();
+	for (long i = 0; i < 2; i++) {
+		long signal = i ? SIGUSR2 : SIGUSR1;
+		CHECK(sigaction(signal, &act, NULL) == 0);
+		CHECK(pthread_create(&senders[i], NULL, sends_the_next_when_one_was_handled, (void *)signal) == 0);
+	}
+	while (time(NULL) < ends)
+		for (int i = 0; i < 500; i++) {
+			CHECK(pwrite(fd, "word", 4, i) == 4);
+			if (i % 100)
+				continue;
+			CHECK(sigprocmask(SIG_BLOCK, NULL, &blocked) == 0);
+			CHECK(!sigismember(&blocked, SIGUSR1) && !sigismember(&blocked, SIGUSR2));
+		}
+	done = 1;
+	CHECK(pthread_join(senders[0], NULL) == 0 && pthread_join(senders[1], NULL) == 0 && handled[0] && handled[1]);
+}
+
+/* What the program has blocked itself stays blocked. */
+static void blocked_signals_of_faults_stay_blocked(void) {
+	struct itimerval soon = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+	sigset_t faults, blocked;
+	int fd = fresh(O_RDWR);
+	CHECK(sigemptyset(&faults) == 0 && sigaddset(&faults, SIGSEGV) == 0 && sigaddset(&faults, SIGBUS) == 0);
+	CHECK(signal(SIGALRM, sees) != SIG_ERR && sigprocmask(SIG_BLOCK, &faults, NULL) == 0);
+	CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+	for (int i = 0; i < 300000; i++) {
+		CHECK(pwrite(fd, "x", 1, 0) == 1);
+		if (i % 100)
+			continue;
+		CHECK(sigprocmask(SIG_BLOCK, NULL, &blocked) == 0);
+		CHECK(sigismember(&blocked, SIGSEGV) && sigismember(&blocked, SIGBUS) && !sigismember(&blocked, SIGALRM));
+	}
+	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
 }
 
 static void calls_are_interrupted(void) {
@@ -350,5 +419,6 @@ static void a_handler_without_the_library_uses_the_same_file(void) { a_handler_t
 
 TRAPS({"undelayed", a_handler_that_nobody_knows_uses_the_same_file}, {"bare", a_handler_without_the_library_uses_the_same_file},
       {"interrupts", calls_are_interrupted}, {"opens", a_handler_leaves_open}, {"traces", traces_lie_between},
+      {"between", a_signal_comes_in_the_middle_of_another}, {"faults", blocked_signals_of_faults_stay_blocked},
       {"forks", a_child_handles_what_came_to_itself},
       {"many", many_signals_come_in_one_call}, {"vfork_and_fork", a_fork_follows_a_vfork}, {"vfork", handlers_outlive_a_vfork})
