@@ -203,7 +203,7 @@ impl Wait {
             now.retain(|lane| self.busy.contains(lane));
         }
         self.busy = now;
-        if waited > longest(core, !self.busy.is_empty()) {
+        if waited > longest(wait::patience(core), !self.busy.is_empty()) {
             return false;
         }
         for (lane, _) in self.busy.iter().filter(|_| waited > CHECK_EVERY) {
@@ -229,7 +229,7 @@ impl Wait {
         };
         let stands = !still.is_empty();
         self.first = Some(still);
-        if pins.is_empty() || waited > longest(core, stands) {
+        if pins.is_empty() || waited > longest(wait::patience(core), stands) {
             return false;
         }
         for (lane, pin) in &pins {
@@ -252,10 +252,12 @@ pub fn relieve(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     come_for(core, guard, inode);
 }
 
-/// How long to wait for others, some of which may be stopped.
-fn longest(core: &Core, stands: bool) -> Duration {
-    let patience = wait::patience(core).unwrap_or_default();
-    if stands && !patience.is_zero() { patience + LONGEST * 2 } else { LONGEST }
+/// How long to wait for others: until those that are stopped (`stands`) are killed and settled, if the mount has a patience.
+fn longest(patience: Option<Duration>, stands: bool) -> Duration {
+    match patience.filter(|_| stands) {
+        Some(patience) => wait::first_check(patience) + patience + LONGEST * 2,
+        None => LONGEST,
+    }
 }
 
 fn pause(waited: Duration) {

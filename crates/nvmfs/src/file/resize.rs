@@ -170,7 +170,7 @@ fn log_change(
     }
     let unchanged = NewAttributes::default();
     let new = new.unwrap_or(&unchanged);
-    let attributes = attributes_of(inode, new);
+    let attributes = attributes_of(guard, inode, new);
     let mut records = vec![Record::Attributes(attributes)];
     records.extend(xattrs.map(|set| set.record(attributes.change_count, attributes.ctime)));
     commit::commit(core, guard, inode, &records)?;
@@ -187,8 +187,9 @@ fn frees_a_block(core: &Core, inode: InodeRef<'_>, span: Span) -> bool {
     cells.any(|cell| cell.map().block().is_some())
 }
 
-/// The attributes of an inode after the change.
-pub(super) fn attributes_of(inode: InodeRef<'_>, new: &NewAttributes) -> Attributes {
+/// The attributes of an inode after the change. If this thread dies, its settler knows what the change is to mtime.
+pub(super) fn attributes_of(guard: &LaneGuard<'_>, inode: InodeRef<'_>, new: &NewAttributes) -> Attributes {
+    guard.lane.intent.note_mtime(new.changes_mtime());
     let [mtime, _, atime, _] = inode.volatile.times();
     let (uid, gid) = inode.volatile.owner();
     let perm = inode.volatile.kind_perm().map_or(0, |(_, perm)| perm);
@@ -242,7 +243,7 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
         core.region.fence();
     }
     let [_, ctime, ..] = inode.volatile.times();
-    let mut same = attributes_of(inode, &NewAttributes::default());
+    let mut same = attributes_of(guard, inode, &NewAttributes::default());
     same.ctime = ctime;
     let mut records = vec![Record::Attributes(same)];
     if !planted(Bug::AttributesForgotten) {
@@ -305,7 +306,7 @@ fn clear_range(
         Becomes::Hole => zero::tombstone(inode, span, version, new),
         Becomes::Unwritten => zero::unwritten(core, inode, span, version, new),
     };
-    let records = records_of(inode, version, new, xattrs, &edges, whole);
+    let records = records_of(guard, inode, version, new, xattrs, &edges, whole);
     let logged =
         commit::fits(&records).and_then(|()| commit::commit_for(core, guard, inode, &records, purpose));
     let durable = logged.inspect_err(|_| give_back(core, &edges))?;
@@ -400,6 +401,7 @@ fn within_size(inode: InodeRef<'_>, page: PageNo) -> u32 {
 }
 
 fn records_of(
+    guard: &LaneGuard<'_>,
     inode: InodeRef<'_>,
     version: Version,
     new: Option<&NewAttributes>,
@@ -426,12 +428,13 @@ fn records_of(
     records.extend(whole);
     match new {
         Some(new) => {
-            records.push(Record::Attributes(attributes_of(inode, new)));
+            records.push(Record::Attributes(attributes_of(guard, inode, new)));
             records.extend(xattrs.map(|set| set.record(change_count, now)));
         }
         // Nothing was mapped, yet the file has changed, so its times must change.
         None if records.is_empty() => {
             records.push(Record::Attributes(attributes_of(
+                guard,
                 inode,
                 &NewAttributes { mtime: Some(SetTime::Now), ..NewAttributes::default() },
             )));

@@ -4,7 +4,7 @@ use super::Extents;
 use crate::ids::{BlockNo, InodeId, PageNo};
 use crate::state::inode::Phase;
 use heddle_arena::sync::atomic::AtomicU64;
-use heddle_vfs::Ino;
+use heddle_vfs::{Ino, SetTime, Time};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 /// Latches that a lane can hold at once.
@@ -39,6 +39,8 @@ pub struct Intent {
     /// The same for the previous transaction, in another inode's log: a rename across directories writes two.
     before_ino: AtomicU64,
     before: AtomicU64,
+    /// What the attributes of the transaction do to mtime (`note_mtime`).
+    mtime: AtomicU64,
     /// Inode that it is making and that has no name yet.
     pub creating: AtomicU64,
     /// Inode that it is freeing, and the progress of that.
@@ -104,6 +106,7 @@ impl Intent {
             log: AtomicU64::new(0),
             before_ino: AtomicU64::new(0),
             before: AtomicU64::new(0),
+            mtime: AtomicU64::new(0),
             creating: AtomicU64::new(0),
             freeing: AtomicU64::new(0),
             unlinking: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -162,6 +165,26 @@ impl Intent {
         // ORDERING: Relaxed, as in `cells`.
         let (ino, at) = (self.before_ino.load(Relaxed), self.before.load(Relaxed));
         (at != 0).then_some((ino, BlockNo(at >> 6), (at & 63) as u32))
+    }
+
+    /// Notes what the next record of attributes does to mtime. The record has the time alone, and a writer may advance it meanwhile.
+    pub fn note_mtime(&self, change: Option<SetTime>) {
+        let word = match change {
+            None => 0,
+            Some(SetTime::Now) => 1,
+            Some(SetTime::At(_)) => 2,
+        };
+        self.mtime.store(word, Relaxed); // ORDERING: Relaxed, before the Release of `logs`.
+    }
+
+    /// What a record of attributes with this mtime does to that of the inode.
+    pub fn mtime_change(&self, recorded: Time) -> Option<SetTime> {
+        // ORDERING: Relaxed, as in `cells`.
+        match self.mtime.load(Relaxed) {
+            1 => Some(SetTime::Now),
+            2 => Some(SetTime::At(recorded)),
+            _ => None,
+        }
     }
 
     /// Notes that buckets of this directory will be locked.

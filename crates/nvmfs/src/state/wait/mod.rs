@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub use retries::Retries;
 use stopped::HolderCheck;
-pub use stopped::patience;
+pub use stopped::{first_check, patience};
 
 /// How long a thread waits for a lock before it checks whether the holder is dead, and the interval of later
 /// checks.

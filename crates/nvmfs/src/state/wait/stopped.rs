@@ -57,11 +57,16 @@ pub fn patience(core: &Core) -> Option<Duration> {
     })
 }
 
+/// How long a waiter waits before it checks whether the holder is stopped. The patience counts from that check on.
+pub fn first_check(patience: Duration) -> Duration {
+    FIRST_CHECK_MAX.min(patience / 8)
+}
+
 /// For a waiter: kills the holder if it is at rest for too long. Asks the daemon to do the same, which may kill
 /// holders that this process may not.
 pub fn check_and_kill_if_stopped(core: &Core, lane: u16, waited: Duration) -> HolderCheck {
     if let Some(patience) = patience(core)
-        && waited >= FIRST_CHECK_MAX.min(patience / 8)
+        && waited >= first_check(patience)
         && let Some(holder) = core.lane_table().holder(&core.arena, LaneId(lane))
     {
         core.lane_table().ask(&core.arena, LaneId(lane), holder);

@@ -15,7 +15,6 @@ use crate::state::inode::InodeRef;
 use crate::state::lane::LaneLocal;
 use crate::upkeep::recovery::scan;
 use crate::xattr;
-use heddle_vfs::SetTime;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Records of the transaction that `lane` began in this slot; empty if it is not whole. Records behind it may
@@ -75,9 +74,9 @@ pub fn apply(
                 publish(core, lane, inode, (page, pages), version, |_| Map::HOLE, &mut replaced);
             }
             Record::Attributes(state) if moves_eof && !inode.volatile.is_directory() => {
-                // The dead call's own choice of time is lost, so the record's time is used.
-                let said = SetTime::At(state.mtime);
-                resize::apply(inode, std::slice::from_ref(record), Some(said));
+                // A writer may have advanced mtime since.
+                let change = core.lane(lane).intent.mtime_change(state.mtime);
+                resize::apply(inode, std::slice::from_ref(record), change);
             }
             Record::Xattrs { blob, change_count, .. } if moves_eof => {
                 match xattr::roll_forward(core, own, inode, change_count, blob) {

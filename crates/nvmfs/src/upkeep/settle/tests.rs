@@ -7,6 +7,7 @@ mod handles;
 mod lanes;
 mod orphans;
 mod still;
+mod times;
 
 use crate::fs::NvmFs;
 use crate::names::table;
