@@ -91,7 +91,7 @@ struct Report {
     undo_given_up: bool,
     undo_file: Option<String>,
     /// Those of repairs that were killed before they changed anything. `-y` removes them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "undo_files::as_texts")]
     needless_undo_files: Vec<PathBuf>,
     issues: Vec<Shown>,
 }

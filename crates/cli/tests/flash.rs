@@ -9,6 +9,8 @@ mod damaged;
 mod half_repaired;
 #[path = "flash/lost.rs"]
 mod lost;
+#[path = "flash/moved.rs"]
+mod moved;
 #[path = "flash/told.rs"]
 mod told;
 #[path = "flash/transaction.rs"]

@@ -77,6 +77,21 @@ fn a_way_back_writes_nothing_over_what_was_made_later() {
     assert!(std::fs::read(place.image()).unwrap() == before);
 }
 
+/// The message called them the rest of an image, and had a command that destroys them.
+#[test]
+fn a_file_of_another_format_alone_is_named_as_what_it_is() {
+    let place = damaged();
+    let mut other = vec![0; 16 << 20];
+    other[..8].copy_from_slice(b"LUKS\xba\xbe\x00\x01");
+    std::fs::write(place.image(), &other).unwrap();
+    for how in ["-n", "-y"] {
+        let said = heddle(&["fsck", how, &place.image()]);
+        assert!(!said.err.contains("wipefs"), "{}", said.err);
+        said.failed(8, &["no heddle file system", "LUKS"]);
+    }
+    assert!(std::fs::read(place.image()).unwrap() == other);
+}
+
 #[test]
 fn an_undo_file_is_kept_beside_the_image_without_being_asked_for() {
     let place = damaged();
@@ -115,6 +130,10 @@ fn a_half_repaired_image_names_its_undo_file() {
     assert!(info.contains("half repaired"), "{info}");
     assert_eq!(json(&heddle(&["info", "--json", &place.image()]).ok().out)["half_repaired"], true);
     heddle(&["fsck", "--undo", &place.text("a"), &place.image()]).failed(8, &["another repair"]);
+    std::fs::write(place.text("cut"), &std::fs::read(&undo).unwrap()[..80]).unwrap();
+    heddle(&["fsck", "--undo", &place.text("cut"), &place.image()])
+        .failed(8, &["cut short", "--discard-undo"]);
+    std::fs::remove_file(place.text("cut")).unwrap();
     std::fs::create_dir(place.path("away")).unwrap();
     std::fs::rename(&undo, place.path("away/undo")).unwrap();
     let way = ["not here", "--discard-undo"];

@@ -18,6 +18,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{
@@ -166,6 +167,17 @@ impl Device {
     /// this process is killed before.
     pub(crate) fn share_lock(&self) -> std::io::Result<()> {
         Ok(rustix::io::fcntl_setfd(&self.file, rustix::io::FdFlags::empty())?)
+    }
+
+    /// A path by which programs that are started from now on reach this image, whatever its own path leads to by then. They inherit the
+    /// descriptor, and the lock.
+    pub(crate) fn path_for_programs(&self) -> std::io::Result<PathBuf> {
+        self.share_lock()?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        match Identity::of(&path.metadata()?) == self.identity()? {
+            true => Ok(path),
+            false => Err(std::io::Error::other("/proc does not tell which file a descriptor leads to")),
+        }
     }
 
     /// A device for a file that is open and locked.

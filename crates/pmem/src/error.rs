@@ -26,7 +26,7 @@ pub enum Error {
         to: PathBuf,
     },
     /// Another process (or another open of this one) holds the region.
-    #[error("cannot open {}: it is in use by {}. Unmount it with: heddle umount, or end that process",
+    #[error("cannot open {}: it is in use by {}. Unmount it with: heddle umount, or wait until that process has ended",
             path.display(), holder_text(*pid, *since))]
     InUse {
         /// The file or device.
@@ -37,7 +37,7 @@ pub enum Error {
         since: Option<SystemTime>,
     },
     /// The same bytes are in use under another name.
-    #[error("cannot open {}: it {what}. Unmount it there, or end that process", path.display())]
+    #[error("cannot open {}: it {what}. Unmount it there, or wait until that process has ended", path.display())]
     InUseThrough {
         /// The file or device.
         path: PathBuf,

@@ -45,11 +45,16 @@ pub fn way_back(image: &Path, repair: u64) -> (String, Option<FoundUndo>) {
     let way = match &undo {
         Some(undo) => format!("Go back with: heddle fsck --undo {} {shown}", shell_word(&undo.path)),
         None => format!(
-            "Its undo file is not here: IMAGE.undo-DATE, or what --undo said. With that file, go back: heddle fsck --undo FILE {shown}. \
-             To give up what only that file has: heddle fsck -y --discard-undo {shown}"
+            "Its undo file is not here: IMAGE.undo-DATE, or what --undo said. With that file, go back: heddle fsck --undo FILE {shown}. {}",
+            without_it(image)
         ),
     };
     (way, undo)
+}
+
+/// How to go on with a half repaired image whose undo file is lost, damaged or refused, for messages.
+pub fn without_it(image: &Path) -> String {
+    format!("To give up what only that file has: heddle fsck -y --discard-undo {}", shell_word(image))
 }
 
 /// A path as a word of a command that a user may copy into a shell. No command takes it for an option.

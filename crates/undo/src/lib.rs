@@ -22,7 +22,7 @@ mod beside;
 mod reader;
 mod writer;
 
-pub use beside::{FoundUndo, shell_word, undo_file, way_back};
+pub use beside::{FoundUndo, shell_word, undo_file, way_back, without_it};
 pub use reader::{Head, Undo, head_of};
 pub use writer::{Old, Writer};
 

@@ -46,7 +46,7 @@ struct Report {
     /// What only the undo file of an earlier repair has is lost.
     undo_given_up: bool,
     /// The directory of files that lost their names.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "undo_files::as_text_if_there")]
     lost_files: Option<PathBuf>,
     /// How many of them heddle saved, directories and links among them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,15 +58,15 @@ struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     changed_attributes: Vec<String>,
     /// The old bytes of all blocks that the repair has changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "undo_files::as_text_if_there")]
     undo_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks_changed: Option<u64>,
     /// Undo files of repairs that were killed before they changed anything. `-y` removes them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "undo_files::as_texts")]
     needless_undo_files: Vec<PathBuf>,
     /// The directory of files that an earlier repair has saved, which was stopped at its end.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "undo_files::as_text_if_there")]
     saved_earlier: Option<PathBuf>,
 }
 
@@ -179,10 +179,9 @@ fn half_repaired(half: &OpenError) -> Found {
 /// What both checkers find. `is_half`: an earlier repair was stopped half-way, and is given up.
 fn examined(args: &Args, is_logged: bool, is_half: bool, lock: ReadLock) -> Result<Found> {
     let image = args.image.as_path();
-    // No other repair begins until this is told, or this one begins.
-    let mut lock = Some(lock);
     let Some(checker) = Checker::installed() else { return own::look_alone(F2fs::open(image)) };
-    let mut found = by_checker(args, &checker, is_logged, is_half, &mut lock)?;
+    // No other repair begins until this is told, or this one begins.
+    let (mut found, lock) = by_checker(args, &checker, is_logged, is_half, lock)?;
     let lock = match lock {
         None => ReadLock::of(image),
         Some(lock) => Ok(lock),
@@ -339,35 +338,40 @@ fn told(done: &Done, image: &Path) -> (String, String) {
 }
 
 /// Runs the checker. With `is_logged` the image has a node log, with `is_half` an undo file of a repair that was stopped half-way: a
-/// repair loses what only these have. The lock is given away for a repair.
+/// repair loses what only these have. A repair ends the lock; otherwise it is returned.
 fn by_checker(
     args: &Args,
     checker: &Checker,
     is_logged: bool,
     is_half: bool,
-    lock: &mut Option<ReadLock>,
-) -> Result<Found> {
+    lock: ReadLock,
+) -> Result<(Found, Option<ReadLock>)> {
     let image = args.image.as_path();
-    let Said { mut issues, ended } = checker.look(image)?;
+    let looked_at = lock.identity()?;
+    // Without /proc it is told what is wrong, and nothing is repaired.
+    let path = lock.path_for_programs().or_else(|_| image.canonicalize())?;
+    let Said { mut issues, ended } = checker.look(&path)?;
     let mut found = Found::by(CHECKER, "all that it knows of");
     if F2fs::open(image).is_ok_and(|fs| fs.info().needs_fsck) {
         issues.push(ASKS.to_owned());
     }
     if issues.is_empty() && ended & i32::from(OPERATIONAL) != 0 {
         found.failed = Some(format!("{CHECKER} could not check {}: it ended with {ended}", image.display()));
-        return Ok(found);
+        return Ok((found, Some(lock)));
     }
     if issues.is_empty() && ended != 0 {
         issues.push(format!("{CHECKER} ended with {ended}"));
     }
+    let mut lock = Some(lock);
     if args.repair && (is_logged || is_half || !issues.is_empty()) {
         found.hindered = hindrance(image);
         if found.hindered.is_none() {
-            *lock = None;
+            lock = None;
             let undo = args.undo.clone().unwrap_or_else(|| undo_name(image));
             let earlier = if is_half { Earlier::GivenUp } else { Earlier::Counts };
             let (issues, gives_up_log) = (issues.as_slice(), is_logged);
-            match transaction::run(&Order { checker, image, undo: &undo, issues, gives_up_log, earlier })? {
+            let order = Order { checker, image, undo: &undo, looked_at, issues, gives_up_log, earlier };
+            match transaction::run(&order)? {
                 Ok(done) => found.done = Some(done),
                 Err(why) => found.hindered = Some(why),
             }
@@ -382,7 +386,7 @@ fn by_checker(
         issues.append(&mut done.damage);
     }
     found.issues = issues;
-    Ok(found)
+    Ok((found, lock))
 }
 
 /// The reason why no program could repair the image.

@@ -50,6 +50,24 @@ pub fn needless(image: &Path, removes: bool, is_needless: impl Fn(&Path) -> bool
     files
 }
 
+/// A path in a report in JSON, which is text. What is no UTF-8 is replaced.
+pub fn as_text<S: serde::Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
+}
+
+/// As [`as_text`], of a path that may be missing.
+pub fn as_text_if_there<S: serde::Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+    match path {
+        Some(path) => as_text(path, to),
+        None => to.serialize_none(),
+    }
+}
+
+/// As [`as_text`], of several.
+pub fn as_texts<S: serde::Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(paths.iter().map(|path| path.display().to_string()))
+}
+
 /// A line for each of them.
 pub fn told(files: &[PathBuf], removed: bool) -> String {
     let way = if removed { "it is removed" } else { "heddle fsck -y removes it" };

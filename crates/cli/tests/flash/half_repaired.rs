@@ -158,6 +158,28 @@ fn a_half_repaired_image_without_undo_file_is_repaired_if_told_so() {
     drop(Mounted::new(&place, &["-o", "log=/dev/null"]));
 }
 
+/// A cut file was a success that had changed nothing, and both led to each other for ever.
+#[test]
+fn an_undo_file_that_is_cut_or_damaged_names_the_way_without_it() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let image = OsString::from(place.image());
+    kill_repair(&place, &image, ":");
+    let (half, file) = (fs::read(&image).unwrap(), undo_files(&place.path("")).remove(0));
+    let whole = fs::read(&file).unwrap();
+    let mut damaged = whole.clone();
+    damaged[80 + 4112 + 100] ^= 1;
+    for (undo, why) in [(&whole[..80], "cut short"), (&whole[..4192], "cut short"), (&damaged[..], "damaged")]
+    {
+        fs::write(&file, undo).unwrap();
+        go_back(&file, &image).failed(8, &[why, "heddle fsck -y --discard-undo"]);
+        assert!(fs::read(&image).unwrap() == half, "{why}: it was changed");
+    }
+    let said = fsck(&["-y", "--discard-undo"], &image);
+    assert!(said.code == 1 || said.code == 0, "{}: {}{}", said.code, said.out, said.err);
+    fsck(&["-n"], &image).ok();
+}
+
 /// Whatever fsck.f2fs does to the superblocks, the image stays marked while it is repaired.
 #[test]
 fn the_mark_of_a_repair_outlives_what_the_checker_writes() {

@@ -33,7 +33,7 @@ use heddle_undo::{Block, Image, Writer};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Where both superblocks are.
@@ -197,6 +197,26 @@ impl Repair {
     /// Those of the system.
     pub fn identity(&self) -> std::io::Result<Identity> {
         self.device.identity()
+    }
+
+    /// A path by which a program that repairs reaches the image, and no other: the image's own path may lead elsewhere by then.
+    ///
+    /// # Errors
+    /// Those of the system: there is no such path.
+    pub fn path_for_programs(&self) -> std::io::Result<PathBuf> {
+        self.device.path_for_programs()
+    }
+
+    /// Checks that the image's path still leads to it. The user is told of that path, and of no other.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn is_in_place(&self) -> Result<(), String> {
+        let now = self.device.path().metadata().map(|meta| Identity::of(&meta));
+        match (now, self.device.identity()) {
+            (Ok(now), Ok(own)) if now == own => Ok(()),
+            _ => Err("somebody has moved or replaced the image meanwhile".into()),
+        }
     }
 
     /// Where the undo file is.

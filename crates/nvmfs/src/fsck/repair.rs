@@ -111,6 +111,8 @@ impl Verdict {
 /// # Errors
 /// [`FsckError::NotAnImage`], [`FsckError::OtherVersion`], [`FsckError::HalfRepaired`], [`FsckError::Foreign`].
 pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
+    // Where no superblock is left, there is no rest of an image, and the other format is all that counts.
+    image::read(name, &Media::new(region))?;
     refuse_foreign(name, region)?;
     if let Some(repair) = half_repaired(region) {
         let way = undo::way_back(region, repair);

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use heddle_f2fs::Repair;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -46,7 +46,7 @@ impl Checker {
     /// Asks what is wrong with an image.
     pub(super) fn look(&self, image: &Path) -> Result<Said> {
         let what = || format!("cannot run {}", self.program.display());
-        let mut command = self.command(image, "--dry-run", Path::new(".")).with_context(what)?;
+        let mut command = self.command(image, "--dry-run", Path::new("."));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(what)?;
         if let Some(mut stdin) = child.stdin.take() {
             // The checker may have ended by now.
@@ -70,23 +70,17 @@ impl Checker {
         let answers = if lost.is_left_to_checker() { b"y\ny\ny\n" } else { b"n\nn\nn\n" };
         let mut asked = nameless_file()?;
         asked.write_all(answers).and_then(|()| asked.seek(SeekFrom::Start(0))).with_context(what)?;
-        let mut command = self.command(image, "-y", &lost.dir()).with_context(what)?;
+        let mut command = self.command(image, "-y", &lost.dir());
         // What it has left to repair is asked afterwards.
         command.stdin(asked).stdout(Stdio::null());
         traced::run(&mut command, repair, is_interrupted).with_context(what)
     }
 
-    /// # Errors
-    /// The image has no path that is right in any directory.
-    fn command(&self, image: &Path, how: &str, dir: &Path) -> io::Result<Command> {
+    /// `image`: a path that is right in any directory.
+    fn command(&self, image: &Path, how: &str, dir: &Path) -> Command {
         let mut command = Command::new(&self.program);
+        command.arg(how).current_dir(dir).arg(image).env("PATH", &self.path).stderr(Stdio::null());
         command
-            .arg(how)
-            .current_dir(dir)
-            .arg(image.canonicalize()?)
-            .env("PATH", &self.path)
-            .stderr(Stdio::null());
-        Ok(command)
     }
 }
 

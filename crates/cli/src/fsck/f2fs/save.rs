@@ -7,6 +7,7 @@
 //!                 There are no links to follow: the target of a link is a file's content.
 //!             S3  nothing gets rights that an image could give: no set-id bits, no devices.
 
+use crate::fsck::undo_files::as_text;
 use heddle_console::size::Size;
 use heddle_f2fs::{Lost, LostForm, LostInode, LostKind};
 use heddle_vfs::FileKind;
@@ -40,6 +41,7 @@ pub(super) struct Changed {
     /// A name of it.
     pub(super) path: String,
     /// Where its old content is.
+    #[serde(serialize_with = "as_text")]
     pub(super) saved: PathBuf,
 }
 
@@ -195,6 +197,12 @@ impl Saver {
     /// # Errors
     /// Why it has another name still.
     pub(super) fn publish(&self) -> Result<(), String> {
+        if !self.is_in_place() {
+            return Err(format!(
+                "somebody has moved {} away, where lost files are saved",
+                self.dir.display()
+            ));
+        }
         if self.saved + self.changed.len() == 0 {
             return Ok(());
         }
@@ -202,6 +210,13 @@ impl Saver {
         let moved = rustix::fs::renameat_with(root, staging, root, LOST_FOUND, RenameFlags::NOREPLACE);
         let published = moved.and_then(|()| rustix::fs::fsync(root));
         published.map_err(|errno| cannot("save lost files in", &self.dir, errno.into()))
+    }
+
+    /// Does its path lead to it?
+    fn is_in_place(&self) -> bool {
+        let number = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+        let own = rustix::fs::fstat(&self.root).map(number);
+        rustix::fs::lstat(&self.dir).map(number) == own
     }
 
     /// Where space is needed: the directory itself may be gone when that is read.

@@ -11,6 +11,8 @@
 //!             A signal asks heddle to end in T1 or T2: it goes back. In T3 it finishes first.
 //!             No space for the undo file (T2) or for what is gone (T3): heddle goes back.
 //!             Heddle cannot read the image behind the repair: it goes back.
+//! Whose image fsck.f2fs gets the descriptor that is locked, and no path that may lead to another image by then. If the image's own path
+//!             leads to another one in T1 to T3, heddle goes back.
 //! Lock        from T1 to T4 no other heddle takes the image. A device is also held against mounts, but for the time of T2, in which
 //!             fsck.f2fs opens it exclusively, and looks for mounts itself.
 
@@ -19,7 +21,7 @@ use super::lost_files::LostFiles;
 use super::save::Changed;
 use super::traced::Ended;
 use anyhow::Result;
-use heddle_f2fs::{Earlier, OpenError, Repair};
+use heddle_f2fs::{Earlier, Identity, OpenError, Repair};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,6 +35,8 @@ pub(super) struct Order<'a> {
     pub(super) checker: &'a Checker,
     pub(super) image: &'a Path,
     pub(super) undo: &'a Path,
+    /// What was looked at before.
+    pub(super) looked_at: Identity,
     /// Found before it.
     pub(super) issues: &'a [String],
     /// The node log is given up first.
@@ -101,6 +105,10 @@ fn steps(
     signals: Interrupted,
 ) -> Result<Done, String> {
     signals.check()?;
+    let found = repair.identity().map_err(|error| error.to_string())?;
+    if found != order.looked_at {
+        return Err("somebody has replaced the image since it was checked".into());
+    }
     if order.gives_up_log {
         repair.give_up_log()?;
     }
@@ -131,6 +139,7 @@ fn steps(
             repair.note_checked()?;
         }
     }
+    repair.is_in_place()?;
     let blocks = repair.finish()?;
     // Killed from here on, the next `fsck -y` gives them their names.
     let lost_files = lost.publish()?;
@@ -150,8 +159,9 @@ fn repair_while_it_helps(
 ) -> Result<bool, String> {
     let told = |error: anyhow::Error| format!("{error:#}");
     let mut seen = order.issues.to_vec();
+    let image = repair.path_for_programs().map_err(|error| error.to_string())?;
     for _ in 0..REPAIRS_MAX {
-        let ended = order.checker.repair(order.image, repair, lost, &signals.flag);
+        let ended = order.checker.repair(&image, repair, lost, &signals.flag);
         repair.see_to_mark()?;
         // Its exit code does not tell whether issues are left: it is 255 if the checker stops at a question.
         match ended.map_err(told)? {
@@ -159,7 +169,7 @@ fn repair_while_it_helps(
             Ended::Signalled(signal) => return Err(format!("{CHECKER} was ended by signal {signal}")),
             Ended::Stopped(why) => return Err(format!("{CHECKER} was stopped: {why}")),
         }
-        let left = order.checker.look(order.image).map_err(told)?;
+        let left = order.checker.look(&image).map_err(told)?;
         signals.check()?;
         if left.issues.is_empty() && left.ended == 0 {
             return Ok(true);

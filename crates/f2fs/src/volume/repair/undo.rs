@@ -7,7 +7,7 @@
 
 use super::{SUPERBLOCKS, signs};
 use crate::checksum::{SEED, checksum};
-use crate::device::{Access, Device};
+use crate::device::{Access, Device, Identity};
 use crate::error::OpenError;
 use crate::format::BLOCK_BYTES;
 use crate::ids::BlockAddr;
@@ -16,7 +16,7 @@ use crate::superblock::repair_mark::{self, RepairId, RepairMark, RepairState};
 use heddle_undo::{Block, Undo};
 use heddle_vfs::Error;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// An image that no heddle writes as long as this is there.
 pub struct ReadLock(Device);
@@ -28,6 +28,22 @@ impl ReadLock {
     /// [`OpenError::InUse`]: somebody writes it. [`OpenError::System`].
     pub fn of(image: &Path) -> Result<ReadLock, OpenError> {
         Device::open(image, Access::Read).map(ReadLock)
+    }
+
+    /// What tells that a descriptor leads to the image.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn identity(&self) -> io::Result<Identity> {
+        self.0.identity()
+    }
+
+    /// A path by which a program that looks at the image reaches it, and no other.
+    ///
+    /// # Errors
+    /// Those of the system: there is no such path.
+    pub fn path_for_programs(&self) -> io::Result<PathBuf> {
+        self.0.path_for_programs()
     }
 
     /// Checks that no other format was made on it later.
@@ -71,6 +87,13 @@ fn changed_nothing(undo: &Undo, device: &Device) -> bool {
         && is_readable
         && !is_marked
         && undo.blocks().iter().all(|block| SUPERBLOCKS.contains(block))
+}
+
+/// Returns true if an undo file lacks a superblock, and the image has the mark of its repair. Both superblocks were kept, durably, before
+/// the mark.
+fn is_cut(undo: &Undo, device: &Device) -> bool {
+    let is_marked = repair_mark::read(device).is_some_and(|mark| mark.id.0 == undo.image.repair);
+    is_marked && !SUPERBLOCKS.into_iter().all(|block| undo.blocks().contains(&block))
 }
 
 /// Refuses an image of which a repair was stopped half-way, with the way out.
@@ -136,8 +159,16 @@ pub fn undo(image: &Path, file: &Path) -> Result<Restored, String> {
         .and_then(|device| superblock::refuse_foreign(&device).map(|()| device));
     let device = opened.map_err(|error| error.to_string())?;
     let wrong = |why: String| format!("cannot use the undo file {}: {why}", file.display());
-    let undo = Undo::open(file).map_err(wrong)?;
+    // A half repaired image whose undo file is of no use must not lead to that file for ever.
+    let useless = |why: String| match repair_mark::read(&device).is_some_and(RepairMark::is_half) {
+        true => wrong(format!("{why}. {}", heddle_undo::without_it(image))),
+        false => wrong(why),
+    };
+    let undo = Undo::open(file).map_err(useless)?;
     is_of(&undo, &device).map_err(wrong)?;
+    if is_cut(&undo, &device) {
+        return Err(useless("it is cut short".into()));
+    }
     if changed_nothing(&undo, &device) {
         // The image may be anything: it must not be told that it is as it was.
         return Err(wrong(
@@ -280,13 +311,12 @@ fn is_last(undo: &Undo, device: &Device) -> Result<(), String> {
     // Before the repair, after it, or in the midst of it; zero: the checkpoint could not be read.
     let is_since = version != 0 && !of.epochs.contains(&version) && (undo.is_finished || of.epochs[0] != 0);
     let is_as_left = || sum(device, undo.blocks().to_vec()).is_ok_and(|sum| sum == undo.left);
-    let shown = heddle_undo::shell_word(device.path());
     match (is_its && !is_since, is_half) {
         (true, true) => Ok(()),
         (true, false) if is_as_left() => Ok(()),
         (_, true) => Err(format!(
-            "the image was mounted since, by another system: old blocks would overwrite newer ones. To go on without the file: heddle \
-             fsck -y --discard-undo {shown}"
+            "the image was mounted since, by another system: old blocks would overwrite newer ones. {}",
+            heddle_undo::without_it(device.path())
         )),
         _ => Err("the image was mounted or repaired since: old blocks would overwrite newer ones".into()),
     }

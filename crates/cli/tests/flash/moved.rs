@@ -1,0 +1,78 @@
+//! What is moved or replaced while an image is repaired: no other file is changed, and the repair ends as a whole or not at all.
+
+use super::lost::lose_name;
+use super::transaction::{checker, with_file};
+use crate::common::{Place, Said, command};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+
+/// Runs `fsck -y` with this checker, which calls the real one.
+fn repair(place: &Place, script: &str) -> Said {
+    let path = checker(place, &format!("{script}\nexec fsck.f2fs \"$@\""));
+    Said::of(command(&["fsck", "-y", &place.image()]).env("PATH", path).output().unwrap())
+}
+
+fn undo_files(place: &Place) -> usize {
+    let names = fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.as_bytes().starts_with(b"image.undo-")).count()
+}
+
+/// The second run of the checker repaired the file that had taken the image's place, and nothing kept its old bytes.
+#[test]
+fn an_image_that_replaces_another_during_a_repair_is_left_alone() {
+    let by_name = "mv $T/../other $T/../image";
+    let by_link = "ln -sfn $T/../other $T/../image";
+    for (when, how) in
+        [("*-y*", by_name), ("*-y*", by_link), ("*--dry-run*", by_name), ("*--dry-run*", by_link)]
+    {
+        let Some((_alone, place, number)) = with_file(b"x") else { return };
+        place.edit(|image| lose_name(image, 3, number));
+        let before = fs::read(place.image()).unwrap();
+        fs::write(place.path("other"), &before).unwrap();
+        fs::hard_link(place.image(), place.path("kept")).unwrap();
+        let script = format!(
+            "case \"$*\" in {when}) fsck.f2fs \"$@\"; R=$?; [ -e $T/moved ] || {{ touch $T/moved; {how}; }}; exit $R;; esac"
+        );
+        let said = repair(&place, &script);
+        let told = said.out.contains("moved or replaced") || said.out.contains("replaced the image");
+        assert!(said.code == 4 && told, "{when} {how}: {}: {}{}", said.code, said.out, said.err);
+        assert!(fs::read(place.image()).unwrap() == before, "{when} {how}: the other image was changed");
+        assert!(fs::read(place.path("kept")).unwrap() == before, "{when} {how}: the image was changed");
+        assert_eq!(undo_files(&place), 0, "{when} {how}");
+    }
+}
+
+/// It ended well, and no word said that a file had lost its name.
+#[test]
+fn a_repair_whose_lost_files_are_moved_away_goes_back() {
+    for how in ["mv $T/../image.lost $T/../gone", "rm -r $T/../image.lost"] {
+        let Some((_alone, place, number)) = with_file(b"x") else { return };
+        place.edit(|image| lose_name(image, 3, number));
+        let before = fs::read(place.image()).unwrap();
+        let said =
+            repair(&place, &format!("case \"$*\" in *-y*) fsck.f2fs \"$@\"; R=$?; {how}; exit $R;; esac"));
+        assert!(
+            said.code == 4 && said.out.contains("nothing was changed"),
+            "{how}: {}{}",
+            said.out,
+            said.err
+        );
+        assert!(fs::read(place.image()).unwrap() == before, "{how}");
+        assert_eq!(undo_files(&place), 0, "{how}");
+    }
+}
+
+/// The report in JSON was refused, and the exit code said that stdout had not taken it.
+#[test]
+fn a_repair_of_an_image_with_any_name_reports_in_json() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    place.edit(|image| lose_name(image, 3, number));
+    let image = place.path("").join(std::ffi::OsStr::from_bytes(b"a\xff"));
+    fs::rename(place.image(), &image).unwrap();
+    let said = Said::of(command(&["fsck", "-y", "--json"]).arg(&image).output().unwrap());
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    for field in ["undo_file", "lost_files"] {
+        assert!(report[field].as_str().unwrap().contains("a\u{fffd}."), "{report}");
+    }
+}
