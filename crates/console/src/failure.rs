@@ -94,7 +94,7 @@ fn unmount_first(error: &anyhow::Error) -> Option<String> {
     };
     Some(match crate::mounted::mounted_at(image) {
         Some(dir) => format!("Unmount it with: heddle umount {}", dir.display()),
-        None => "Unmount it there, or wait until that process has ended".to_owned(),
+        None => "Unmount it there, or wait until nobody uses it".to_owned(),
     })
 }
 

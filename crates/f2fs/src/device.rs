@@ -170,9 +170,14 @@ impl Device {
     }
 
     /// A path by which programs that are started from now on reach this image, whatever its own path leads to by then. They inherit the
-    /// descriptor, and the lock.
+    /// descriptor, and the lock, which they hold until the last of them has ended.
     pub(crate) fn path_for_programs(&self) -> std::io::Result<PathBuf> {
         self.share_lock()?;
+        self.path_by_number()
+    }
+
+    /// A path by which this process reaches the image, whatever its own path leads to.
+    fn path_by_number(&self) -> std::io::Result<PathBuf> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         match Identity::of(&path.metadata()?) == self.identity()? {
             true => Ok(path),
@@ -221,16 +226,21 @@ impl Device {
 
     /// Keeps a block device from being mounted, until this is closed. Of a file it says nothing.
     pub(crate) fn hold(&self) -> std::result::Result<Option<File>, OpenError> {
-        let is_device = self.file.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
-        if !is_device {
+        if !self.is_block_device() {
             return Ok(None);
         }
-        let opened =
-            File::options().read(true).custom_flags(OFlags::EXCL.bits() as i32).open(&self.path).map(Some);
-        opened.map_err(|source| match Errno::from_io_error(&source) {
-            Some(Errno::BUSY) => in_use(&self.path),
-            _ => OpenError::System { image: self.path.clone(), what: "open", source },
+        let alone = |path| File::options().read(true).custom_flags(OFlags::EXCL.bits() as i32).open(path);
+        self.path_by_number().and_then(alone).map(Some).map_err(|source| {
+            match Errno::from_io_error(&source) {
+                Some(Errno::BUSY) => in_use(&self.path),
+                _ => OpenError::System { image: self.path.clone(), what: "open", source },
+            }
         })
+    }
+
+    /// Returns true if it is no file.
+    pub(crate) fn is_block_device(&self) -> bool {
+        self.file.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
     }
 
     /// What it holds, F2FS or not.

@@ -62,7 +62,8 @@ Examples:
   heddle crash --variant nova --workload w.txt --seed 7 --json -
   heddle crash --workload w.txt --emit /dev/shm/images      # to mount each image and look yourself
 
-Exit codes: 0 no image failed, 1 an image failed, or a call without a power cut, or a file could not be written, 2 the command line or the workload was wrong.";
+Exit codes: 0 no image failed, 1 an image failed, or a call without a power cut, or a file could not be written,
+2 the command line or the workload was wrong.";
 
 #[derive(Serialize)]
 struct Output<'a> {

@@ -37,7 +37,7 @@ pub enum Error {
         since: Option<SystemTime>,
     },
     /// The same bytes are in use under another name.
-    #[error("cannot open {}: it {what}. Unmount it there, or wait until that process has ended", path.display())]
+    #[error("cannot open {}: it {what}. Unmount it there, or wait until nobody uses it", path.display())]
     InUseThrough {
         /// The file or device.
         path: PathBuf,

@@ -1,6 +1,6 @@
 //! The undo file of a half repaired image, and the way back.
 
-use crate::head_of;
+use crate::{Undo, head_of};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -43,13 +43,27 @@ pub fn undo_file(image: &Path, repair: u64) -> Option<FoundUndo> {
 pub fn way_back(image: &Path, repair: u64) -> (String, Option<FoundUndo>) {
     let (undo, shown) = (undo_file(image, repair), shell_word(image));
     let way = match &undo {
+        Some(undo) if Undo::open(&undo.path).is_err() => {
+            let (shown, way) = (undo.path.display(), without_it(image));
+            return (format!("Its undo file {shown} is cut short or damaged. {way}"), None);
+        }
         Some(undo) => format!("Go back with: heddle fsck --undo {} {shown}", shell_word(&undo.path)),
         None => format!(
-            "Its undo file is not here: IMAGE.undo-DATE, or what --undo said. With that file, go back: heddle fsck --undo FILE {shown}. {}",
+            "Its undo file is not here: IMAGE.undo-DATE, or what --undo said. With that file, go back: heddle fsck \
+             --undo FILE {shown}. {}",
             without_it(image)
         ),
     };
     (way, undo)
+}
+
+/// Why an undo file cannot be used, with the way out if a repair of the image was stopped half-way (`half`: its number). A file that
+/// is of no use must not be all that messages lead to. But a user who has named the wrong file is not told to do without the right one.
+pub fn useless(why: &str, file: &Path, image: &Path, half: Option<u64>) -> String {
+    let Some(repair) = half else { return why.to_owned() };
+    let is_its = head_of(file).is_some_and(|head| head.image.repair == repair);
+    let way = if is_its { without_it(image) } else { way_back(image, repair).0 };
+    format!("{why}. {way}")
 }
 
 /// How to go on with a half repaired image whose undo file is lost, damaged or refused, for messages.

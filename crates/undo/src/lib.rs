@@ -7,13 +7,13 @@
 //! | 8, 8 | epoch of the image before the repair and after it: its count of mounts (NVM), the version of its checkpoint (F2FS) |
 //! | 8, 8 | blocks of the image, blocks in this file; the largest number: the repair has not ended |
 //! | 8 | number of the repair, which the image has too |
-//! | 8 | checksum of the blocks as the repair left them, of the kind that the image has; 0: none |
+//! | 8 | checksum of the blocks as the repair left them, of the kind that the image has; 0: none. While it has not ended: so many blocks or more are durable |
 //! | 4112 each | number of the block, its old bytes, crc32c of both, four NULs |
 //! | 4 | crc32c of all before it; only if the repair has ended |
 //!
 //! All numbers are little-endian. No block is there twice.
 //!
-//! Crash order the blocks become durable before the header says how many they are. A file that was cut off ends in a torn block, which
+//! Crash order the blocks become durable before the header says how many they are. What lies behind these may end in a torn block, which
 //!             says nothing: its writer had not been told that it is there.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -22,7 +22,7 @@ mod beside;
 mod reader;
 mod writer;
 
-pub use beside::{FoundUndo, shell_word, undo_file, way_back, without_it};
+pub use beside::{FoundUndo, shell_word, undo_file, useless, way_back, without_it};
 pub use reader::{Head, Undo, head_of};
 pub use writer::{Old, Writer};
 
@@ -116,6 +116,26 @@ mod tests {
             assert_eq!(found, [99; BLOCK_BYTES]);
             assert!(Writer::create(&path, IMAGE).is_err(), "no file is overwritten");
             std::fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_with_fewer_blocks_than_were_durable_is_cut() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("undo");
+        let mut undo = Writer::create(&path, IMAGE).unwrap();
+        for block in 0..3 {
+            undo.keep(block, &[7; BLOCK_BYTES]).unwrap();
+        }
+        undo.sync().unwrap();
+        undo.keep(3, &[7; BLOCK_BYTES]).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for blocks in 0..=4 {
+            std::fs::write(&path, &whole[..HEAD_BYTES + blocks * ENTRY_BYTES]).unwrap();
+            match Undo::open(&path) {
+                Ok(undo) => assert!(blocks >= 3 && undo.blocks().len() == blocks),
+                Err(why) => assert!(blocks < 3 && why.contains("cut short"), "{blocks}: {why}"),
+            }
         }
     }
 

@@ -102,7 +102,7 @@ impl Undo {
         }
         let Head { image, is_finished } = Head::of(&head);
         let entries = match is_finished {
-            false => entries_so_far(&mut from, image.blocks)?,
+            false => entries_so_far(&mut from, image.blocks, number(&head, LEFT_AT))?,
             true => all_entries(&mut from, &head, image.blocks, number(&head, COUNT_AT))?,
         };
         let is_once = entries.iter().collect::<HashSet<_>>().len() == entries.len();
@@ -110,7 +110,7 @@ impl Undo {
             return Err(damaged());
         }
         drop(from);
-        let left = number(&head, LEFT_AT) as u32;
+        let left = if is_finished { number(&head, LEFT_AT) as u32 } else { 0 };
         Ok(Undo { file: Arc::new(file), image, is_finished, left, blocks: entries })
     }
 
@@ -150,8 +150,8 @@ fn block_of(entry: &[u8; ENTRY_BYTES], blocks: u64) -> Option<u64> {
     (number(entry, 8 + BLOCK_BYTES) == sum && block < blocks).then_some(block)
 }
 
-/// Of a repair that has not ended: all up to a torn one at the end.
-fn entries_so_far(from: &mut impl Read, blocks: u64) -> Result<Vec<u64>, String> {
+/// Of a repair that has not ended: all up to a torn one at the end, and at least `durable`.
+fn entries_so_far(from: &mut impl Read, blocks: u64, durable: u64) -> Result<Vec<u64>, String> {
     let (mut entries, mut entry, mut is_torn) = (Vec::new(), [0; ENTRY_BYTES], false);
     while fill(from, &mut entry)? == ENTRY_BYTES {
         match block_of(&entry, blocks) {
@@ -159,6 +159,9 @@ fn entries_so_far(from: &mut impl Read, blocks: u64) -> Result<Vec<u64>, String>
             Some(block) => entries.push(block),
             None => is_torn = true,
         }
+    }
+    if (entries.len() as u64) < durable {
+        return Err(damaged());
     }
     Ok(entries)
 }

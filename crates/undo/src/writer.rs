@@ -92,7 +92,10 @@ impl Writer {
     /// # Errors
     /// Those of the system.
     pub fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync_data()?;
+        // A file that has fewer was cut.
+        let durable = u32::try_from(self.count()).unwrap_or(u32::MAX);
+        self.file.write_all_at(&head(&self.image, UNFINISHED, durable), 0)
     }
 
     /// The image as it was, where its blocks are here.

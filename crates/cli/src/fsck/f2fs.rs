@@ -13,7 +13,7 @@ use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED, UNDO_GIVEN_UP, put
 use anyhow::{Result, anyhow, bail};
 use checker::{CHECKER, Checker, Said};
 use heddle_console::output::{self, Sink};
-use heddle_f2fs::{Earlier, F2fs, OpenError, ReadLock, Restored};
+use heddle_f2fs::{Earlier, F2fs, Identity, OpenError, ReadLock, Restored};
 use save::Changed;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -180,13 +180,18 @@ fn half_repaired(half: &OpenError) -> Found {
 fn examined(args: &Args, is_logged: bool, is_half: bool, lock: ReadLock) -> Result<Found> {
     let image = args.image.as_path();
     let Some(checker) = Checker::installed() else { return own::look_alone(F2fs::open(image)) };
+    let looked_at = lock.identity()?;
     // No other repair begins until this is told, or this one begins.
     let (mut found, lock) = by_checker(args, &checker, is_logged, is_half, lock)?;
     let lock = match lock {
         None => ReadLock::of(image),
         Some(lock) => Ok(lock),
     };
+    let is_moved = |meta| Identity::of(&meta) != looked_at;
     match found.done.as_ref().map_or(Ok(()), |done| done.signals.check()) {
+        _ if image.metadata().map_or(true, is_moved) => {
+            found.checked = format!("{}; heddle did not look at it: it was moved or replaced", found.checked);
+        }
         Ok(()) => own::look_behind(image, &mut found),
         Err(why) => found.checked = format!("{}; heddle did not look at it: {why}", found.checked),
     }
@@ -351,6 +356,9 @@ fn by_checker(
     // Without /proc it is told what is wrong, and nothing is repaired.
     let path = lock.path_for_programs().or_else(|_| image.canonicalize())?;
     let Said { mut issues, ended } = checker.look(&path)?;
+    if Identity::of(&path.metadata()?) != looked_at {
+        bail!("cannot check {}: somebody has replaced it meanwhile", image.display());
+    }
     let mut found = Found::by(CHECKER, "all that it knows of");
     if F2fs::open(image).is_ok_and(|fs| fs.info().needs_fsck) {
         issues.push(ASKS.to_owned());

@@ -160,7 +160,7 @@ fn a_half_repaired_image_without_undo_file_is_repaired_if_told_so() {
 
 /// A cut file was a success that had changed nothing, and both led to each other for ever.
 #[test]
-fn an_undo_file_that_is_cut_or_damaged_names_the_way_without_it() {
+fn a_cut_or_damaged_undo_file_names_the_way_without_it() {
     let Some((_alone, place, number)) = with_file(b"x") else { return };
     place.edit(|image| lose_name(image, 3, number));
     let image = OsString::from(place.image());
@@ -169,11 +169,22 @@ fn an_undo_file_that_is_cut_or_damaged_names_the_way_without_it() {
     let whole = fs::read(&file).unwrap();
     let mut damaged = whole.clone();
     damaged[80 + 4112 + 100] ^= 1;
-    for (undo, why) in [(&whole[..80], "cut short"), (&whole[..4192], "cut short"), (&damaged[..], "damaged")]
+    let cut = |blocks: usize| &whole[..80 + blocks * 4112];
+    assert!(whole.len() > 80 + 20 * 4112, "{}", whole.len());
+    for (undo, why) in
+        [(cut(0), "cut short"), (cut(1), "cut short"), (cut(3), "cut short"), (&damaged[..], "damaged")]
     {
         fs::write(&file, undo).unwrap();
         go_back(&file, &image).failed(8, &[why, "heddle fsck -y --discard-undo"]);
         assert!(fs::read(&image).unwrap() == half, "{why}: it was changed");
+        let said = fsck(&["-y"], &image);
+        assert!(said.code == 4 && said.out.contains("--discard-undo"), "{why}: {}{}", said.out, said.err);
+        // One that was named by mistake does not count against the right one.
+        fs::write(&file, &whole).unwrap();
+        let said = go_back(&place.path("tools/fsck.f2fs"), &image);
+        assert!(said.code == 8 && !said.err.contains("--discard-undo"), "{}", said.err);
+        assert!(said.err.contains(&heddle_undo::shell_word(&file)), "{}", said.err);
+        fs::write(&file, undo).unwrap();
     }
     let said = fsck(&["-y", "--discard-undo"], &image);
     assert!(said.code == 1 || said.code == 0, "{}: {}{}", said.code, said.out, said.err);
@@ -346,7 +357,9 @@ fn an_undo_file_of_a_repair_that_never_began_is_removed() {
     let image = OsString::from(place.image());
     let before = kill_repair(&place, &image, ":");
     let file = undo_files(&place.path("")).remove(0);
-    let (half, whole) = (fs::read(&image).unwrap(), fs::read(&file).unwrap());
+    let (half, mut whole) = (fs::read(&image).unwrap(), fs::read(&file).unwrap());
+    // Before it says that blocks are durable.
+    whole[72..80].fill(0);
     let begun = |blocks: usize| &whole[..80 + blocks * 4112];
     let is_told = |how: &str| fsck(&[how], &image).out.contains("before it changed anything");
     let (json, shown) = (["-n", "--json"], file.display().to_string());

@@ -2,9 +2,13 @@
 
 use super::lost::lose_name;
 use super::transaction::{checker, with_file};
-use crate::common::{Place, Said, command};
+use crate::common::loop_device::Loop;
+use crate::common::{Place, Said, command, heddle};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::Command;
 
 /// Runs `fsck -y` with this checker, which calls the real one.
 fn repair(place: &Place, script: &str) -> Said {
@@ -42,10 +46,27 @@ fn an_image_that_replaces_another_during_a_repair_is_left_alone() {
     }
 }
 
+/// fsck.f2fs finds by a device's path that it is mounted for reading alone, and looks at it then.
+#[test]
+fn a_device_that_is_mounted_read_only_is_checked() {
+    let Some((_alone, place, _)) = with_file(b"x") else { return };
+    let Some(device) = Loop::over(Path::new(&place.image())) else { return };
+    // As the kernel's driver holds it.
+    let alone = rustix::fs::OFlags::EXCL.bits() as i32;
+    let _held = fs::File::options().read(true).custom_flags(alone).open(&device.0).unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "ro", &device.0, &place.mnt()]).status();
+    assert!(mounted.unwrap().success());
+    let said = heddle(&["fsck", "-n", &device.0]);
+    assert!(Command::new("umount").arg(place.mnt()).status().unwrap().success());
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+}
+
 /// It ended well, and no word said that a file had lost its name.
 #[test]
 fn a_repair_whose_lost_files_are_moved_away_goes_back() {
-    for how in ["mv $T/../image.lost $T/../gone", "rm -r $T/../image.lost"] {
+    let mine = "mkdir -p $T/../image.lost/lost_found && echo mine > $T/../image.lost/lost_found/mine";
+    let replaced = format!("mv $T/../image.lost $T/../gone; {mine}");
+    for how in ["mv $T/../image.lost $T/../gone", "rm -r $T/../image.lost", &replaced] {
         let Some((_alone, place, number)) = with_file(b"x") else { return };
         place.edit(|image| lose_name(image, 3, number));
         let before = fs::read(place.image()).unwrap();
@@ -59,6 +80,15 @@ fn a_repair_whose_lost_files_are_moved_away_goes_back() {
         );
         assert!(fs::read(place.image()).unwrap() == before, "{how}");
         assert_eq!(undo_files(&place), 0, "{how}");
+        assert!(
+            how != replaced || place.path("image.lost/lost_found/mine").exists(),
+            "a stranger's file is gone"
+        );
+        // The directory that was made is empty, wherever it is.
+        assert!(
+            !place.path("gone").exists() || fs::read_dir(place.path("gone")).unwrap().count() == 0,
+            "{how}"
+        );
     }
 }
 

@@ -54,10 +54,10 @@ fn a_signal_at_the_begin_of_a_repair_leaves_nothing() {
 
 /// fsck.f2fs was given a path that led elsewhere, and the files that it had not removed were reported as lost.
 #[test]
-fn a_repair_from_a_directory_that_is_gone_saves_what_is_lost_alone() {
+fn a_repair_from_a_directory_that_is_gone_is_right() {
     let Some((_alone, place, number)) = with_file(b"x") else { return };
     place.edit(|image| lose_name(image, 3, number));
-    let before = fs::read(place.image()).unwrap();
+    let (before, files) = (fs::read(place.image()).unwrap(), listed(&place));
     let there = place.path("there");
     fs::create_dir(&there).unwrap();
     let gone = "rmdir ../there && exec \"$0\" fsck -y ../image";
@@ -75,6 +75,7 @@ fn a_repair_from_a_directory_that_is_gone_saves_what_is_lost_alone() {
         );
     } else {
         assert_eq!(said.code, 8, "{}{}", said.out, said.err);
+        assert!(!said.out.contains("lost their names") && listed(&place) == files, "{}", said.out);
     }
     assert!(fs::read(place.image()).unwrap() == before);
 }

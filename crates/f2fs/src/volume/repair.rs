@@ -94,15 +94,23 @@ fn signs(device: &Device) -> ([u8; 16], u64) {
 impl Repair {
     /// Takes the image, makes a new undo file, and marks the image. The image stays locked until the repair has ended. Programs that are
     /// started meanwhile inherit the lock: it is held until the last of them has ended, also if this process is killed before.
-    /// `Ok(Err(why))`: nothing was made or changed.
+    /// `looked_at`: what was checked before. `Ok(Err(why))`: nothing was made or changed.
     ///
     /// # Errors
     /// The image may be marked, and the way back.
-    pub fn begin(image: &Path, undo: &Path, earlier: Earlier) -> Result<Result<Repair, String>, String> {
+    pub fn begin(
+        image: &Path,
+        undo: &Path,
+        looked_at: Identity,
+        earlier: Earlier,
+    ) -> Result<Result<Repair, String>, String> {
         let device = match Device::open(image, Access::Repair) {
             Ok(device) => device,
             Err(why) => return Ok(Err(why.to_string())),
         };
+        if device.identity().ok() != Some(looked_at) {
+            return Ok(Err("somebody has replaced the image since it was checked".into()));
+        }
         match Repair::unmarked(device, undo, earlier) {
             Ok(repair) => repair.begun(),
             Err(why) => Ok(Err(why)),

@@ -4,7 +4,7 @@ use super::{ROOT, create, mounted};
 use crate::common::Image;
 use crate::forge::Forge;
 use heddle_f2fs::format::InodeBlock;
-use heddle_f2fs::{Earlier, Repair};
+use heddle_f2fs::{Earlier, Identity, Repair};
 use heddle_vfs::FileSystem;
 
 const BLOCK: u64 = 4096;
@@ -26,7 +26,8 @@ fn a_file_counts_as_changed_when_a_page_of_it_has_moved() {
     });
     fs.unmount().unwrap();
     drop(fs);
-    let begun = Repair::begin(&image.path, &image.path.with_extension("undo"), Earlier::Counts);
+    let looked_at = Identity::of(&image.path.metadata().unwrap());
+    let begun = Repair::begin(&image.path, &image.path.with_extension("undo"), looked_at, Earlier::Counts);
     let mut repair = begun.unwrap().unwrap();
     for ino in [moved, kept] {
         for (addr, _) in Forge::of(&image.path).nodes_of(ino) {

@@ -252,10 +252,11 @@ pub fn relieve(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     come_for(core, guard, inode);
 }
 
-/// How long to wait for others: until those that are stopped (`stands`) are killed and settled, if the mount has a patience.
+/// How long to wait for others: until those that are stopped (`stands`) are killed and settled, if the mount has a patience. If only the
+/// daemon may kill them, it takes up to a second longer.
 fn longest(patience: Option<Duration>, stands: bool) -> Duration {
     match patience.filter(|_| stands) {
-        Some(patience) => wait::first_check(patience) + patience + LONGEST * 2,
+        Some(patience) => wait::first_check(patience) + patience + LONGEST * 4,
         None => LONGEST,
     }
 }

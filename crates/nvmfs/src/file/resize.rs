@@ -143,6 +143,10 @@ fn change(
         (Some(prepared), false) => prepared.give_up(core, guard.own, inode),
         (None, _) => {}
     }
+    if done.is_ok() {
+        // All of it is visible. After the latch is free a settler must not apply it again, over what others have done since.
+        guard.lane.intent.logged();
+    }
     done
 }
 
@@ -254,6 +258,7 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     if records.len() > 1 {
         xattr::set_change_count(core, inode, same.change_count);
     }
+    guard.lane.intent.logged();
     Ok(())
 }
 

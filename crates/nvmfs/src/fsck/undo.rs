@@ -67,10 +67,9 @@ pub fn is_needless(path: &Path, region: &Region) -> bool {
 /// [`FsckError::Undo`]: the file is damaged, or of another image, or the image was mounted since.
 /// [`FsckError::Foreign`], [`FsckError::Write`].
 pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
-    // A half repaired image whose undo file is of no use must not lead to that file for ever.
-    let useless = |why: String| match (half_repaired(region), region.path()) {
-        (Some(_), Some(image)) => wrong(path, format!("{why}. {}", heddle_undo::without_it(image))),
-        _ => wrong(path, why),
+    let useless = |why: String| match region.path() {
+        Some(image) => wrong(path, heddle_undo::useless(&why, path, image, half_repaired(region))),
+        None => wrong(path, why),
     };
     let undo = Undo::open(path).map_err(useless)?;
     if !undo.is_finished {

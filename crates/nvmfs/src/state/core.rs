@@ -155,7 +155,7 @@ impl Identity {
     }
 }
 
-/// A hash of this build's arena layout: processes of different builds must not share an arena.
+/// A hash of this build's arena layout, version and sources (`build.rs`): processes of different builds must not share an arena.
 pub const LAYOUT: u64 = {
     let sizes = [
         size_of::<Root>(),
@@ -172,10 +172,10 @@ pub const LAYOUT: u64 = {
         hash = (hash ^ sizes[i] as u64).wrapping_mul(0x0000_0100_0000_01b3);
         i += 1;
     }
-    let version = env!("CARGO_PKG_VERSION").as_bytes();
+    let build = concat!(env!("CARGO_PKG_VERSION"), env!("HEDDLE_SOURCES")).as_bytes();
     i = 0;
-    while i < version.len() {
-        hash = (hash ^ version[i] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+    while i < build.len() {
+        hash = (hash ^ build[i] as u64).wrapping_mul(0x0000_0100_0000_01b3);
         i += 1;
     }
     hash

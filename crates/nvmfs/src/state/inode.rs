@@ -438,7 +438,7 @@ impl VolatileInode {
             rdev: self.rdev(),
             size_bytes: self.size(),
             // ORDERING: Relaxed, a count on its own.
-            blocks_512: self.blocks.load(Relaxed) * 8,
+            blocks_512: (self.blocks.load(Relaxed) as i64).max(0) as u64 * 8,
             atime,
             mtime,
             ctime,

@@ -121,10 +121,13 @@ impl LostFiles {
 
     /// Removes all that was saved.
     pub(super) fn discard(&mut self) {
+        // All in it is of this repair, which has made it.
+        let here = self.saver.here();
         for made in [LOST_FOUND, OF_CHECKER] {
-            let _ = fs::remove_dir_all(self.dir.join(made));
+            let _ = fs::remove_dir_all(here.join(made));
         }
-        remove_work(&self.dir, self.id);
+        remove_work(&here, self.id);
+        let _ = fs::remove_dir(&self.dir);
     }
 
     /// Gives all files their names, at the end of the repair. Returns the directory that holds files now.
@@ -132,6 +135,9 @@ impl LostFiles {
     /// # Errors
     /// The reason why not.
     pub(super) fn publish(&self) -> Result<Option<PathBuf>, String> {
+        if self.is_left_to_checker {
+            self.saver.is_in_place()?;
+        }
         self.saver.publish()?;
         Ok(publish_of_checker(&self.dir, self.id))
     }
@@ -168,7 +174,7 @@ fn publish_of_checker(dir: &Path, id: RepairId) -> Option<PathBuf> {
 
 /// Gives the files of a repair their names that was killed when it had ended, and not given them. Returns their directory.
 pub(super) fn publish_killed(image: &Path, id: RepairId) -> io::Result<Option<PathBuf>> {
-    for dir in places(image).take_while(|dir| dir.exists()) {
+    for dir in places(image).filter(|dir| dir.exists()) {
         let [saved, by_checker] = [staging(id), of_checker(id)].map(|work| dir.join(work));
         if saved.exists() {
             let (from, to) = (&saved, dir.join(LOST_FOUND));
@@ -195,7 +201,7 @@ impl Drop for LostFiles {
 
 /// Removes what a repair of this image left half saved when it was killed. The image has all of it again.
 pub(super) fn forget_killed(image: &Path, id: RepairId) {
-    places(image).take_while(|dir| dir.exists()).for_each(|dir| remove_work(&dir, id));
+    places(image).filter(|dir| dir.exists()).for_each(|dir| remove_work(&dir, id));
 }
 
 /// Removes what only this repair can have made, and then its directory if that is empty.

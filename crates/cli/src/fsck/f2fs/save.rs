@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -109,7 +109,7 @@ impl Saver {
         let written = self.write(lost, new, need);
         if written.is_err() {
             // What is there is not all, and nobody counts on it.
-            let _ = std::fs::remove_dir_all(self.dir.join(&self.staging));
+            let _ = std::fs::remove_dir_all(self.here().join(&self.staging));
         }
         let Written { damage, places } = written?;
         self.damage = damage;
@@ -197,26 +197,35 @@ impl Saver {
     /// # Errors
     /// Why it has another name still.
     pub(super) fn publish(&self) -> Result<(), String> {
-        if !self.is_in_place() {
-            return Err(format!(
-                "somebody has moved {} away, where lost files are saved",
-                self.dir.display()
-            ));
-        }
         if self.saved + self.changed.len() == 0 {
             return Ok(());
         }
+        self.is_in_place()?;
         let (root, staging) = (&self.root, &self.staging);
         let moved = rustix::fs::renameat_with(root, staging, root, LOST_FOUND, RenameFlags::NOREPLACE);
         let published = moved.and_then(|()| rustix::fs::fsync(root));
         published.map_err(|errno| cannot("save lost files in", &self.dir, errno.into()))
     }
 
-    /// Does its path lead to it?
-    fn is_in_place(&self) -> bool {
+    /// Checks that its path still leads to it: the user is told of that path.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(super) fn is_in_place(&self) -> Result<(), String> {
         let number = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
         let own = rustix::fs::fstat(&self.root).map(number);
-        rustix::fs::lstat(&self.dir).map(number) == own
+        match rustix::fs::lstat(&self.dir).map(number) == own {
+            true => Ok(()),
+            false => {
+                Err(format!("somebody has moved {} away, where lost files are saved", self.dir.display()))
+            }
+        }
+    }
+
+    /// A path to it, also if it was moved: another directory in its place is a stranger's.
+    pub(super) fn here(&self) -> PathBuf {
+        let by_number = PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()));
+        if by_number.is_dir() { by_number } else { self.dir.clone() }
     }
 
     /// Where space is needed: the directory itself may be gone when that is read.

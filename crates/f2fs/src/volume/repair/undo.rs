@@ -38,12 +38,16 @@ impl ReadLock {
         self.0.identity()
     }
 
-    /// A path by which a program that looks at the image reaches it, and no other.
+    /// A path by which a program that looks at the image reaches it. That of a device is its own: fsck.f2fs finds by this path whether it
+    /// is mounted, and looks at one that is mounted for reading alone.
     ///
     /// # Errors
     /// Those of the system: there is no such path.
     pub fn path_for_programs(&self) -> io::Result<PathBuf> {
-        self.0.path_for_programs()
+        match self.0.is_block_device() {
+            true => self.0.path().canonicalize(),
+            false => self.0.path_for_programs(),
+        }
     }
 
     /// Checks that no other format was made on it later.
@@ -101,6 +105,7 @@ pub(crate) fn refuse_half_repaired(device: &Device) -> Result<(), OpenError> {
     let Some(mark) = repair_mark::read(device).filter(|mark| mark.is_half()) else { return Ok(()) };
     let (way, undo) = heddle_undo::way_back(device.path(), mark.id.0);
     let way = match undo {
+        // It is whole, or there is no such way.
         Some(undo) if undo.is_finished && mark.state != RepairState::GoingBack => format!(
             "It had ended but for a note of that, which this makes: heddle fsck -y {}",
             heddle_undo::shell_word(device.path())
@@ -159,13 +164,10 @@ pub fn undo(image: &Path, file: &Path) -> Result<Restored, String> {
         .and_then(|device| superblock::refuse_foreign(&device).map(|()| device));
     let device = opened.map_err(|error| error.to_string())?;
     let wrong = |why: String| format!("cannot use the undo file {}: {why}", file.display());
-    // A half repaired image whose undo file is of no use must not lead to that file for ever.
-    let useless = |why: String| match repair_mark::read(&device).is_some_and(RepairMark::is_half) {
-        true => wrong(format!("{why}. {}", heddle_undo::without_it(image))),
-        false => wrong(why),
-    };
+    let half = repair_mark::read(&device).filter(|mark| mark.is_half());
+    let useless = |why: String| wrong(heddle_undo::useless(&why, file, image, half.map(|mark| mark.id.0)));
     let undo = Undo::open(file).map_err(useless)?;
-    is_of(&undo, &device).map_err(wrong)?;
+    is_of(&undo, &device).map_err(useless)?;
     if is_cut(&undo, &device) {
         return Err(useless("it is cut short".into()));
     }

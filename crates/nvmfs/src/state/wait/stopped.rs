@@ -20,14 +20,19 @@ const STOP_CHECK_EVERY: Duration = Duration::from_millis(50);
 /// which may kill processes that the waiter may not.
 const FIRST_CHECK_MAX: Duration = Duration::from_secs(1);
 
+/// At most so many holders are watched by one thread side by side: a call that finds no space waits for several.
+const WATCHED_MAX: usize = 8;
+/// Each with the time of its last check.
+type Watched = [Option<(Instant, Watch)>; WATCHED_MAX];
+
 thread_local! {
     /// There is no destructor: an ending thread returns its lane, and may wait during that.
-    static WATCHED: RefCell<Option<(Instant, Watch)>> = const { RefCell::new(None) };
+    static WATCHED: RefCell<Watched> = const { RefCell::new([const { None }; WATCHED_MAX]) };
 
     /// The lane whose holder this thread last saw at rest, and the time of that check.
     static RESTED: Cell<Option<(u16, Instant)>> = const { Cell::new(None) };
 }
-const _: () = assert!(!std::mem::needs_drop::<RefCell<Option<(Instant, Watch)>>>());
+const _: () = assert!(!std::mem::needs_drop::<RefCell<Watched>>());
 
 /// A holder that was seen at rest, and has not run since.
 pub struct Watch {
@@ -71,6 +76,7 @@ pub fn check_and_kill_if_stopped(core: &Core, lane: u16, waited: Duration) -> Ho
     {
         core.lane_table().ask(&core.arena, LaneId(lane), holder);
         let (at_rest, killed) = WATCHED.with_borrow_mut(|watched| {
+            let watched = place_of(watched, holder);
             let killed = check_holder(core, lane, holder, patience, watched);
             (watched.is_some(), killed)
         });
@@ -83,6 +89,17 @@ pub fn check_and_kill_if_stopped(core: &Core, lane: u16, waited: Duration) -> Ho
     }
     let rested = RESTED.get().filter(|(of, _)| *of == lane);
     HolderCheck::MayHaveRun(rested.map_or(waited, |(_, at)| at.elapsed().min(waited)))
+}
+
+/// Where the holder is watched: its place, a free one, or that of the one whose last check is longest ago.
+fn place_of(watched: &mut Watched, holder: Holder) -> &mut Option<(Instant, Watch)> {
+    let is_its =
+        |place: &Option<(Instant, Watch)>| place.as_ref().is_some_and(|(_, watch)| watch.holder == holder);
+    let found = watched.iter().position(is_its);
+    // `None` comes before all times.
+    let oldest = || (0..WATCHED_MAX).min_by_key(|n| watched[*n].as_ref().map(|(at, _)| *at)).unwrap_or(0);
+    let place = found.unwrap_or_else(oldest);
+    &mut watched[place]
 }
 
 /// Checks the holder, unless the last check was just before. `watched`: its rest, if it is at rest. Returns

@@ -1,6 +1,8 @@
 //! A call that changes attributes dies, and a write comes before anybody settles it: what is left of the times.
 
 use super::{Bench, CALLS, PAGE, bench, dies};
+use crate::file::resize::{self, NewAttributes};
+use crate::state::lease;
 use crate::steps::hook;
 use crate::upkeep::settle::sweep;
 use heddle_vfs::{Cred, FileSystem, SetAttr, SetTime, Time};
@@ -45,6 +47,22 @@ fn settling_a_dead_change_of_attributes_sets_no_later_write_back() {
         }
         assert!(deaths > 1, "{what}: it died in {deaths} steps");
     }
+}
+
+/// A settler applied the record again, over what others had done since the latch was free, if the holder died later in the call.
+#[test]
+fn attributes_that_are_visible_are_not_settled_again() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let inode = fs.core.inode(bench.file.ino).unwrap();
+    let mut guard = lease::enter(&fs.core).unwrap();
+    let eof = inode.volatile.eof.lock();
+    let new = NewAttributes { size: Some(20 * PAGE), ..NewAttributes::default() };
+    resize::set_attributes(&fs.core, &mut guard, inode, &new).unwrap();
+    assert_eq!(guard.lane.intent.log(), None);
+    drop((eof, guard));
+    drop(fs);
+    end(bench);
 }
 
 #[test]
