@@ -4,21 +4,39 @@
 //! before such functions run, the forking thread closes this gate, and waits until no other thread holds one of these locks. Behind the
 //! closed gate no other thread takes one.
 //!
-//! A function that runs before the fork may wait for a thread that waits here. So that thread opens the gate after a time.
+//! Another thread that forks passes the gate: it may have locked the heap, for which the first one waits. It allocates nothing.
+//!
+//! A function that runs before the fork may wait for a thread that waits here. Then the forking thread uses no time of a processor, and a
+//! thread that waits here opens the gate. It does so at last in any case: such a function may wait without sleeping.
 //!
 //! Orderings  The gate is closed, then each lock is taken; another thread takes its lock, then looks at the gate. All of it is SeqCst, so
 //!            one of the two sees the other.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
 /// The forking thread; 0: the gate is open.
 static FORKER: AtomicI32 = AtomicI32::new(0);
 const PAUSE_NS: i64 = 50_000;
-/// A thread opens the gate after so many pauses, which take at least 20 ms.
-const PAUSES_MAX: u32 = 400;
+/// The forking thread waits for another one if it has used no time of a processor for so many pauses. They take at least 50 ms.
+const IDLE_PAUSES_MAX: u32 = 1000;
+/// So often, in pauses, a thread looks at that time.
+const LOOK_EVERY: u32 = 50;
+/// After so many pauses, at least a second, no thread waits here any more.
+const PAUSES_MAX: u32 = 20_000;
 
 fn this_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+thread_local! {
+    /// True: this thread forks.
+    static FORKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes whether this thread forks. Returns what was noted before.
+pub fn note_fork(forks: bool) -> bool {
+    FORKS.replace(forks)
 }
 
 /// Closes the gate for all other threads. Returns false if another fork has closed it.
@@ -29,14 +47,13 @@ pub fn close() -> bool {
 /// As [`close`]; while another thread forks, waits for that, as long as a thread waits at the gate. Returns false if the gate is not closed
 /// by this call.
 pub fn close_in_turn() -> bool {
-    let mut pauses = 0;
+    let mut waiter = Waiter::default();
     while !close() {
         // A fork in a handler of this thread.
-        if FORKER.load(SeqCst) == this_thread() || pauses >= PAUSES_MAX {
+        if FORKER.load(SeqCst) == this_thread() || waiter.pauses >= PAUSES_MAX {
             return false;
         }
-        pause();
-        pauses += 1;
+        waiter.pause();
     }
     true
 }
@@ -52,42 +69,96 @@ pub fn reset_in_child() {
     FORKER.store(0, SeqCst);
 }
 
-/// Returns true if this thread may keep a lock that it has just taken. Otherwise it must give it back, [`pause`], and take it again.
-#[inline]
-pub fn may_pass(pauses: u32) -> bool {
-    let forker = FORKER.load(SeqCst);
-    if forker == 0 || forker == this_thread() {
-        return true;
-    }
-    let is_enough = pauses >= PAUSES_MAX;
-    if is_enough {
-        let _opened = FORKER.compare_exchange(forker, 0, SeqCst, SeqCst);
-    }
-    is_enough
+/// A thread that may have to wait at the gate.
+#[derive(Default)]
+pub struct Waiter {
+    pauses: u32,
+    /// The forking thread, the time that it had used, and the number of pauses when that was new.
+    seen: (i32, i64, u32),
 }
 
-/// Lets other threads run.
-#[cold]
-pub fn pause() {
-    let _ = rustix::thread::nanosleep(&rustix::thread::Timespec { tv_sec: 0, tv_nsec: PAUSE_NS });
+impl Waiter {
+    /// Returns true if this thread may keep a lock that it has just taken. Otherwise it must give it back, [`pause`](Waiter::pause), and
+    /// take it again.
+    #[inline]
+    pub fn may_pass(&mut self) -> bool {
+        let forker = FORKER.load(SeqCst);
+        forker == 0 || forker == this_thread() || FORKS.get() || self.opens(forker, time_used_by)
+    }
+
+    /// Opens the gate, if this thread has waited long enough. Returns true then.
+    #[cold]
+    fn opens(&mut self, forker: i32, time_used_by: impl FnOnce(i32) -> i64) -> bool {
+        if self.seen.0 != forker || self.pauses.is_multiple_of(LOOK_EVERY) {
+            let now = (forker, time_used_by(forker));
+            if now != (self.seen.0, self.seen.1) {
+                self.seen = (now.0, now.1, self.pauses);
+            }
+        }
+        let opens = self.pauses - self.seen.2 >= IDLE_PAUSES_MAX || self.pauses >= PAUSES_MAX;
+        if opens {
+            let _opened = FORKER.compare_exchange(forker, 0, SeqCst, SeqCst);
+        }
+        opens
+    }
+
+    /// Lets other threads run.
+    #[cold]
+    pub fn pause(&mut self) {
+        self.pauses += 1;
+        let _ = rustix::thread::nanosleep(&rustix::thread::Timespec { tv_sec: 0, tv_nsec: PAUSE_NS });
+    }
+}
+
+/// The time of a processor that a thread of this process has used, in nanoseconds; 0: the kernel does not say.
+fn time_used_by(thread: i32) -> i64 {
+    // As in the kernel's posix-timers.h: a thread's clock, of the kind that the scheduler keeps.
+    const CLOCK_OF_THREAD: i32 = 4 | 2;
+    let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live local.
+    match unsafe { libc::clock_gettime(!thread << 3 | CLOCK_OF_THREAD, &mut used) } {
+        0 => used.tv_sec * 1_000_000_000 + used.tv_nsec,
+        _ => 0,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn by_another(call: fn() -> bool) -> bool {
+        std::thread::spawn(call).join().unwrap()
+    }
+
+    fn after(pauses: u32) -> Waiter {
+        Waiter { pauses, seen: (FORKER.load(SeqCst), 0, pauses) }
+    }
+
     #[test]
     fn behind_the_closed_gate_others_wait_a_bounded_time() {
-        let by_another = |call: fn() -> bool| std::thread::spawn(call).join().unwrap();
-        assert!(close() && may_pass(0), "the forking thread passes");
-        assert!(by_another(|| !close() && !may_pass(0) && !may_pass(PAUSES_MAX - 1)));
-        assert!(by_another(|| may_pass(PAUSES_MAX) && may_pass(0)), "it has opened the gate for all");
+        assert!(close() && Waiter::default().may_pass(), "the forking thread passes");
+        assert!(by_another(|| !close()
+            && !Waiter::default().may_pass()
+            && !after(PAUSES_MAX - 1).may_pass()));
+        assert!(
+            by_another(|| after(PAUSES_MAX).may_pass() && Waiter::default().may_pass()),
+            "it has opened the gate for all"
+        );
         assert!(by_another(close));
         open();
-        assert!(!may_pass(0), "the gate of another thread stays closed");
+        assert!(!Waiter::default().may_pass(), "the gate of another thread stays closed");
+        assert!(time_used_by(this_thread()) > 0);
+        let mut waiter = Waiter::default();
+        let mut waits = |pauses: u32, used: i64| {
+            waiter.pauses = pauses;
+            waiter.opens(FORKER.load(SeqCst), |_| used)
+        };
+        assert!(!waits(0, 10) && !waits(500, 10) && !waits(950, 20), "it gets on");
+        assert!(!waits(1000, 20) && !waits(1949, 20) && waits(1950, 20), "it waits for another thread");
+        assert!(by_another(close));
         reset_in_child();
-        assert!(may_pass(0) && close());
+        assert!(Waiter::default().may_pass() && close());
         open();
-        assert!(by_another(|| may_pass(0)));
+        assert!(by_another(|| Waiter::default().may_pass()));
     }
 }

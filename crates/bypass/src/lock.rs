@@ -1,6 +1,6 @@
 //! The lock of a file's offset.
 
-use crate::fork_gate;
+use crate::fork_gate::Waiter;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 /// A lock that a forked child can reset: its holder does not exist there.
@@ -18,15 +18,14 @@ impl Lock {
 
     /// Takes the lock. Dropping the guard releases it. While another thread is about to fork, waits for that.
     pub fn hold(&self) -> Held<'_> {
-        let mut pauses = 0;
+        let mut waiter = Waiter::default();
         loop {
             let held = self.take();
-            if fork_gate::may_pass(pauses) {
+            if waiter.may_pass() {
                 return held;
             }
             drop(held);
-            fork_gate::pause();
-            pauses += 1;
+            waiter.pause();
         }
     }
 

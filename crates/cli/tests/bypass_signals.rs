@@ -36,6 +36,24 @@ fn handlers_of_forks_use_files_as_any_function_may() {
     common::traps::trap_with("forks/at_fork", &["write"], &["at_fork"]);
 }
 
+/// They waited for ever for the heap's lock, which their own thread had.
+#[test]
+fn handlers_of_forks_write_behind_an_allocators_lock() {
+    common::traps::trap_with("heap/forks", &["write"], &["at_fork"]);
+}
+
+/// As above, and one fork waited for the other one.
+#[test]
+fn two_forks_write_behind_an_allocators_lock() {
+    common::traps::trap_with("heap/two_forks", &["write"], &["at_fork"]);
+}
+
+/// Its calls were served, and took the heap in the middle of a malloc.
+#[test]
+fn a_handler_that_another_left_for_is_still_one() {
+    common::traps::trap_with("heap/probes", &["write"], &["at_fork"]);
+}
+
 /// As above: such a library did not reach ours.
 #[test]
 fn fork_handlers_of_an_old_library_use_files_as_any_may() {

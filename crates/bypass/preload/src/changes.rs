@@ -1,7 +1,7 @@
 //! The lock of the table of descriptors.
 
 use crate::thread::pause;
-use heddle_bypass::fork_gate;
+use heddle_bypass::fork_gate::Waiter;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 /// Lock of the table. The forking thread holds it during the fork; the forked child releases it.
@@ -14,19 +14,18 @@ pub struct Changes(AtomicU32);
 impl Changes {
     /// Locks.
     pub fn take(&self) {
-        let (mut looks, mut pauses) = (0, 0);
+        let (mut looks, mut waiter) = (0, Waiter::default());
         loop {
             while self.0.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
                 // A thread of a real-time class must sleep: a yield lets no thread of another class run.
                 looks += 1;
                 pause(looks);
             }
-            if fork_gate::may_pass(pauses) {
+            if waiter.may_pass() {
                 return;
             }
             self.give();
-            fork_gate::pause();
-            pauses += 1;
+            waiter.pause();
         }
     }
 

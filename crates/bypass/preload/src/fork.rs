@@ -1,5 +1,6 @@
 //! Children, and other programs in this process: offsets are given to the kernel before (P4). Other threads wait at `fork_gate`.
 
+use crate::handlers::Frame;
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, clear_other_threads, this_thread};
 use crate::{barrier, descriptor_numbers, real, report, signals, table};
@@ -87,10 +88,19 @@ pub unsafe extern "C-unwind" fn fork() -> libc::pid_t {
     behind_the_gate(|| unsafe { real::fork() })
 }
 
-/// Makes a call that forks, and runs the functions of pthread_atfork(3).
+/// Makes a call that forks, and runs the functions of pthread_atfork(3). An allocator may have locked the heap while they run, for this
+/// thread, too. So they are under the rules of signal handlers (D3 of `table`).
 pub fn behind_the_gate(call: impl FnOnce() -> c_int) -> c_int {
     let is_closed = close_gate();
-    let child = call();
+    let (this, frame) = (this_thread(), 0_u8);
+    let child = if this.is_vfork_child() {
+        call()
+    } else {
+        let outer = fork_gate::note_fork(true);
+        let child = this.as_handler(Frame { stack: 0, at: (&raw const frame).addr() }, call);
+        fork_gate::note_fork(outer);
+        child
+    };
     if is_closed {
         fork_gate::open();
     }

@@ -27,6 +27,7 @@ mod descriptor;
 mod descriptor_numbers;
 mod fault;
 mod fork;
+mod handlers;
 mod loader;
 mod memory;
 mod patience;

@@ -10,6 +10,7 @@
 //! Faults of the program itself are never put aside. Actions set by the program's own system calls are not
 //! seen here.
 
+use crate::handlers::Frame;
 use crate::thread::this_thread;
 use crate::{fault, real, waiting_signals};
 use libc::{c_int, c_void, siginfo_t, sigset_t, ucontext_t};
@@ -338,16 +339,7 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let stack = unsafe { &(*context.cast::<ucontext_t>()).uc_stack };
     let own = stack.ss_sp.addr();
     let on_own = stack.ss_flags & libc::SS_DISABLE == 0 && (own..own + stack.ss_size).contains(&at);
-    let outer = (h.handler_frame.replace(at), h.handler_stack.replace(if on_own { own } else { 0 }));
-    let had_record = h.has_record();
-    let depth = h.in_handler.replace(h.in_handler.get() + 1);
-    run();
-    h.in_handler.set(depth);
-    h.handler_frame.set(outer.0);
-    h.handler_stack.set(outer.1);
-    if !had_record {
-        h.give_record_back();
-    }
+    h.as_handler(Frame { stack: if on_own { own } else { 0 }, at }, run);
 }
 
 /// Not inlined into `arrive`, which has little room on a stack of the program's own (sigaltstack(2)).

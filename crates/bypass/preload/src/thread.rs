@@ -14,7 +14,7 @@
 use crate::cancellation;
 use crate::counts::Counts;
 use crate::descriptor::Descriptor;
-use crate::{memory, waiting_signals, words};
+use crate::{handlers, memory, waiting_signals, words};
 use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::SeqCst, compiler_fence};
@@ -40,7 +40,7 @@ pub struct ThisThread {
     record: Cell<*const Record>,
     /// Bits: [`BUSY`], [`ASYNCHRONOUS`].
     state: Cell<u8>,
-    /// Number of running signal handlers.
+    /// Number of signal handlers that were entered (`handlers`).
     pub in_handler: Cell<u32>,
     /// Positive during a vfork: in the child, which shares this memory, the process number differs. Negative:
     /// a child shares this memory and runs beside this thread.
@@ -51,10 +51,6 @@ pub struct ThisThread {
     pub forks_for_another: Cell<bool>,
     /// Number of calls until the file size limit is checked again.
     pub limitless_for: Cell<u32>,
-    /// Address of the handler's frame.
-    pub handler_frame: Cell<usize>,
-    /// Start of the stack on which the handler runs, if it has its own; 0: the thread's.
-    pub handler_stack: Cell<usize>,
     /// True: signals arrived while it was busy, and wait.
     pub waiting: Cell<bool>,
 }
@@ -136,8 +132,8 @@ impl ThisThread {
         self.is_vfork_child() && !self.shares_actions.get()
     }
 
-    /// Returns true if a signal handler is running. A handler left by longjmp is not: the present code runs
-    /// above its frame, or on another stack.
+    /// Returns true if a signal handler is running, or a fork, whose functions are under the same rules. A handler left by longjmp does
+    /// not run.
     #[inline]
     pub fn is_in_handler(&self) -> bool {
         self.in_handler.get() != 0 && self.is_in_handler_still()
@@ -147,12 +143,18 @@ impl ThisThread {
     #[inline(never)]
     fn is_in_handler_still(&self) -> bool {
         let frame = 0_u8;
-        let still =
-            (self.handler_stack.get()..=self.handler_frame.get()).contains(&(&raw const frame).addr());
-        if !still {
-            self.in_handler.set(0);
+        handlers::is_one_running(&self.in_handler, (&raw const frame).addr())
+    }
+
+    /// Makes a call that counts as a signal handler, whose frame is given.
+    pub fn as_handler<T>(&self, frame: handlers::Frame, call: impl FnOnce() -> T) -> T {
+        let (had_record, outer) = (self.has_record(), handlers::enter(&self.in_handler, frame));
+        let done = call();
+        handlers::leave(&self.in_handler, &outer);
+        if !had_record {
+            self.give_record_back();
         }
-        still
+        done
     }
 
     /// The thread's record; `None`: there is no memory for one.

@@ -1,0 +1,160 @@
+/* Code that must not need the heap: functions of forks behind an allocator's lock, and handlers of signals. Linked with `at_fork.c`. */
+#include "traps.h"
+#include <setjmp.h>
+
+extern void (*at_fork)(int when);
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
+extern void __libc_free(void *);
+
+/* The program's own allocator. */
+static pthread_mutex_t heap = PTHREAD_MUTEX_INITIALIZER;
+static volatile int needs, is_in_handler;
+
+static void lock_heap(void) { pthread_mutex_lock(&heap); }
+static void unlock_heap(void) { pthread_mutex_unlock(&heap); }
+static void fresh_heap(void) { pthread_mutex_init(&heap, NULL); }
+
+#define LOCKED(type, call)                                                                          \
+	{                                                                                           \
+		needs += is_in_handler;                                                             \
+		lock_heap();                                                                        \
+		type made = call;                                                                   \
+		unlock_heap();                                                                      \
+		return made;                                                                        \
+	}
+void *malloc(size_t n) LOCKED(void *, __libc_malloc(n))
+void *calloc(size_t n, size_t each) LOCKED(void *, __libc_calloc(n, each))
+void *realloc(void *old, size_t n) LOCKED(void *, __libc_realloc(old, n))
+void free(void *old) {
+	needs += is_in_handler;
+	lock_heap();
+	__libc_free(old);
+	unlock_heap();
+}
+
+static int shared, other_file;
+
+static void writes_to_files(int when) {
+	static const char *const texts[] = {"before ", "parent ", "child "};
+	char byte;
+	/* The parent is the last to write. */
+	if (when == 1)
+		usleep(200000);
+	CHECK(write(shared, texts[when], strlen(texts[when])) == (ssize_t)strlen(texts[when]));
+	CHECK(pwrite(other_file, "x", 1, when) == 1 && pread(other_file, &byte, 1, when) == 1 && byte == 'x');
+	int twin = dup(other_file), fd = open(file, O_RDONLY);
+	CHECK(twin >= 0 && fd >= 0 && read(fd, &byte, 1) == 1 && byte == '-' && close(fd) == 0 && close(twin) == 0);
+	CHECK(ftruncate(other_file, when + 5) == 0 && lseek(other_file, 0, SEEK_END) == when + 5);
+}
+
+/* It has not used any file before. */
+static void *forks(void *nothing) {
+	int status;
+	pid_t child = fork();
+	if (child == 0)
+		_exit(write(shared, "ends ", 5) == 5 ? 0 : 1);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	return nothing;
+}
+
+static void functions_of_forks_need_no_heap(void) {
+	pthread_t thread;
+	char name[4096];
+	alarm(30);
+	snprintf(name, sizeof name, "%s.other", file);
+	shared = fresh(O_RDWR), other_file = open(name, O_CREAT | O_RDWR, 0600);
+	CHECK(other_file >= 0 && write(shared, "-", 1) == 1 && write(other_file, "other", 5) == 5);
+	CHECK(pthread_atfork(lock_heap, unlock_heap, fresh_heap) == 0);
+	at_fork = writes_to_files;
+	CHECK(pthread_create(&thread, NULL, forks, NULL) == 0 && pthread_join(thread, NULL) == 0);
+	at_fork = NULL;
+	CHECK(write(shared, "end", 3) == 3);
+	holds("-before child ends parent end");
+}
+
+static volatile int step;
+
+static void *uses_files(void *number) {
+	char name[4096];
+	snprintf(name, sizeof name, "%s.%ld", file, (long)number);
+	while (!step) {
+		int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+		for (int i = 0; i < 30; i++) {
+			int twin = dup(fd);
+			CHECK(fd >= 0 && twin >= 0 && write(fd, "0123456789", 10) == 10 && close(twin) == 0);
+		}
+		CHECK(lseek(fd, 0, SEEK_CUR) == 300 && close(fd) == 0);
+	}
+	return NULL;
+}
+
+static void writes_where_it_forks(int when) { CHECK(write(shared, "x", 1) == 1); }
+
+static void *forks_often(void *nothing) {
+	int status;
+	for (int i = 0; i < 150; i++) {
+		pid_t child = fork();
+		if (child == 0)
+			_exit(write(shared, "x", 1) == 1 ? 0 : 1);
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+	}
+	return nothing;
+}
+
+static void two_threads_fork_beside_others(void) {
+	pthread_t users[4], forkers[2];
+	alarm(100);
+	shared = fresh(O_RDWR | O_APPEND);
+	CHECK(pthread_atfork(lock_heap, unlock_heap, fresh_heap) == 0);
+	at_fork = writes_where_it_forks;
+	for (long i = 0; i < 4; i++)
+		CHECK(pthread_create(&users[i], NULL, uses_files, (void *)i) == 0);
+	for (int i = 0; i < 2; i++)
+		CHECK(pthread_create(&forkers[i], NULL, forks_often, NULL) == 0);
+	for (int i = 0; i < 2; i++)
+		CHECK(pthread_join(forkers[i], NULL) == 0);
+	step = 1;
+	for (int i = 0; i < 4; i++)
+		CHECK(pthread_join(users[i], NULL) == 0);
+	CHECK(lseek(shared, 0, SEEK_END) == 2 * 150 * 4);
+}
+
+static sigjmp_buf probe;
+static volatile int probes, way;
+
+static void leaves_a_probe(int signal) { siglongjmp(probe, 1); }
+
+/* As the handlers of crash reporters do: is this address mapped? */
+static void probes_and_logs(int signal) {
+	char byte;
+	is_in_handler = 1;
+	if (sigsetjmp(probe, 1) == 0)
+		*(volatile int *)8 = 1;
+	int log = open(other, O_CREAT | O_RDWR | O_APPEND, 0600), fd = open(file, O_RDWR);
+	CHECK(log >= 0 && fd >= 0 && write(log, "probe", 5) == 5 && close(log) == 0);
+	CHECK(write(shared, "h", 1) == 1 && pread(fd, &byte, 1, 0) == 1 && byte == '-' && close(fd) == 0);
+	if (++probes % 3 == 0)
+		CHECK(raise(SIGUSR2) == 0);
+	is_in_handler = 0;
+}
+
+static void returns_at_once(int signal) { CHECK(write(shared, "n", 1) == 1); }
+
+static void a_handler_probes_and_logs(void) {
+	struct sigaction act = {.sa_handler = probes_and_logs};
+	stack_t own = {.ss_size = 1 << 16};
+	own.ss_sp = __libc_malloc(own.ss_size);
+	shared = fresh(O_RDWR);
+	CHECK(write(shared, "-", 1) == 1 && sigaltstack(&own, NULL) == 0 && sigaction(SIGUSR1, &act, NULL) == 0);
+	CHECK(signal(SIGUSR2, returns_at_once) != SIG_ERR);
+	for (way = 0; way < 6; way++) {
+		/* The fault's handler has the same stack, or its own. */
+		act = (struct sigaction){.sa_handler = leaves_a_probe, .sa_flags = way & 1 ? SA_ONSTACK : 0};
+		CHECK(sigaction(SIGSEGV, &act, NULL) == 0 && raise(SIGUSR1) == 0 && write(shared, ".", 1) == 1);
+	}
+	CHECK(needs == 0);
+	holds("-h.h.hn.h.h.hn.");
+}
+
+TRAPS({"forks", functions_of_forks_need_no_heap}, {"two_forks", two_threads_fork_beside_others},
+      {"probes", a_handler_probes_and_logs})
