@@ -32,6 +32,8 @@ traps! {
     a_child_without_fork_handlers_may_write = "children/heapless", ["write"];
     /// The parent's next write went to the child's file.
     two_first_processes_of_namespaces_may_share_memory = "children/first", [];
+    /// The parent's next write went nowhere, and its handlers were the child's.
+    a_child_with_words_of_its_own_may_share_memory = "children/words", ["write"];
     /// Writes of both began at offset 0 now and then.
     a_thread_without_memory_of_its_own_may_write = "children/wordless", ["write"];
 }

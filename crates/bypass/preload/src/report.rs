@@ -3,7 +3,7 @@
 
 use crate::counts::{COUNTS, Counts, REASONS};
 use crate::table::MOUNTS;
-use crate::thread::{records, this_thread};
+use crate::thread::{is_beside_in_this_memory, records, this_thread};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -27,10 +27,14 @@ pub fn write_none() {
 /// Appends this process's line and resets the counts. Does nothing without `HEDDLE_REPORT`.
 pub fn write() {
     let Some(path) = PATH.get() else { return };
-    // A vfork child runs in its parent's memory, so the counts are the parent's. A program that a signal handler
+    // A child that runs in its parent's memory finds the parent's counts. A program that a signal handler
     // ends leaves no line: making one allocates memory, which a handler must not do.
     // ORDERING: Relaxed, as above.
-    if this_thread().is_vfork_child() || this_thread().is_in_handler() || IS_SILENT.load(Relaxed) {
+    if this_thread().is_vfork_child()
+        || is_beside_in_this_memory()
+        || this_thread().is_in_handler()
+        || IS_SILENT.load(Relaxed)
+    {
         return;
     }
     let Some(_busy) = crate::thread::Busy::enter() else { return };

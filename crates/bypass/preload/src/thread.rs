@@ -17,7 +17,7 @@ use crate::descriptor::Descriptor;
 use crate::{handlers, memory, waiting_signals, words};
 use std::cell::Cell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::SeqCst, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::SeqCst, compiler_fence};
 
 /// A thread's record. Only its own thread writes to its lines.
 #[repr(align(128))]
@@ -118,7 +118,7 @@ impl ThisThread {
     #[cold]
     fn is_vfork_child_still(&self) -> bool {
         let parent = self.vfork_in.get();
-        if rustix::process::getpid().as_raw_nonzero().get() != parent.abs() {
+        if process() != parent.abs() {
             return true;
         }
         if parent > 0 {
@@ -129,7 +129,7 @@ impl ThisThread {
 
     /// Returns true in such a child with signal actions of its own.
     pub fn has_actions_of_its_own(&self) -> bool {
-        self.is_vfork_child() && !self.shares_actions.get()
+        self.is_vfork_child() && !self.shares_actions.get() || is_beside_in_this_memory()
     }
 
     /// Returns true if a signal handler is running, or a fork, whose functions are under the same rules. A handler left by longjmp does
@@ -189,6 +189,24 @@ impl ThisThread {
     pub fn has_record(&self) -> bool {
         !self.record.get().is_null()
     }
+}
+
+/// The process whose memory a child with words of its own shares, and not its signal actions; 0: there is none.
+static SHARED_FROM: AtomicI32 = AtomicI32::new(0);
+
+/// Called before such a child is made.
+pub fn note_foreign_actions() {
+    let _first = SHARED_FROM.compare_exchange(0, process(), SeqCst, SeqCst);
+}
+
+/// Returns true in such a child.
+pub fn is_beside_in_this_memory() -> bool {
+    let parent = SHARED_FROM.load(SeqCst);
+    parent != 0 && parent != process()
+}
+
+fn process() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
 }
 
 /// Returns true if another thread has a record.
@@ -276,6 +294,7 @@ fn new_records() -> Option<&'static Record> {
 
 /// In a forked child: the other threads do not exist, and there are no counts yet.
 pub fn clear_other_threads() {
+    SHARED_FROM.store(0, SeqCst);
     let own = this_thread().record.get();
     for record in records() {
         record.counts.clear();

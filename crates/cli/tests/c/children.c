@@ -434,7 +434,42 @@ static void who_is_started_later_finds_the_end(void) {
 	holds("0123456789APPEND");
 }
 
-TRAPS({"faults", faults_and_signals_come_at_once}, {"appends", a_stream_that_appends_sets_o_append},
+static volatile long words_at;
+static volatile int waits_for_end = 1;
+
+static void *lends_its_words(void *nothing) {
+	words_at = (long)__builtin_thread_pointer();
+	while (waits_for_end)
+		syscall(SYS_sched_yield);
+	return nothing;
+}
+
+static int changes_all_that_is_its_own(void *nothing) {
+	if (close(fd) != 0 || open(other, O_RDWR | O_CREAT, 0600) != fd || write(fd, "child", 5) != 5 || dup2(1, fd + 1) != fd + 1)
+		_exit(1);
+	_exit(signal(SIGRTMIN, SIG_IGN) == counts_signals ? 0 : 2);
+}
+
+/* It has memory for the C library, which a thread has lent; descriptors and actions of its own. */
+static void a_child_has_words_of_its_own(void) {
+	static char stack[1 << 17];
+	pthread_t lender;
+	int status;
+	fd = fresh(O_RDWR);
+	CHECK(write(fd, "0123456789", 10) == 10 && signal(SIGRTMIN, counts_signals) != SIG_ERR);
+	CHECK(pthread_create(&lender, NULL, lends_its_words, NULL) == 0);
+	while (!words_at)
+		sched_yield();
+	int flags = CLONE_VM | CLONE_SETTLS | SIGCHLD;
+	pid_t child = clone(changes_all_that_is_its_own, stack + sizeof stack, flags, NULL, NULL, (void *)words_at, NULL);
+	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+	waits_for_end = 0;
+	CHECK(pthread_join(lender, NULL) == 0 && write(fd, "abc", 3) == 3 && raise(SIGRTMIN) == 0 && counts[1] == 1);
+	CHECK(signal(SIGRTMIN, SIG_DFL) == counts_signals);
+	holds("0123456789abc");
+}
+
+TRAPS({"words", a_child_has_words_of_its_own}, {"faults", faults_and_signals_come_at_once}, {"appends", a_stream_that_appends_sets_o_append},
       {"sent_later", files_are_sent_one_after_the_other}, {"started_later", who_is_started_later_finds_the_end},
       {"at_once", two_signals_come_at_once}, {"copied", one_file_is_copied_within_through_two_places},
       {"allocator", forks_beside_an_allocator_with_a_lock}, {"log", forks_beside_a_log_with_a_lock},

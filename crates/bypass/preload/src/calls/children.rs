@@ -1,6 +1,7 @@
 //! Children that are made without fork(3)'s handlers, descriptors that are sent to other processes, and the
 //! end of the process.
 
+use crate::thread::note_foreign_actions;
 use crate::{fault, fork, real, report};
 use heddle_bypass::planted::{Bug, planted};
 use libc::{c_int, c_void, mmsghdr, msghdr, pid_t};
@@ -43,15 +44,20 @@ pub fn before_copy(flags: u64) {
 
 /// Called before clone(2) makes a child with these flags, whose memory is not a copy. A thread shares the
 /// descriptors, and a child that is no thread has its own: one table describes these two. A thread must have words of its own
-/// (`thread::ThisThread`). A child is told from its parent by the number of its process.
+/// (`thread::ThisThread`), and a child that is no thread must not: it is told from its parent by the number of its process.
 pub fn before_clone(flags: u64) {
     let has = |flag: c_int| flags & flag as u64 != 0;
     let is_thread = has(libc::CLONE_THREAD);
-    let shares_words = is_thread && !has(libc::CLONE_SETTLS);
-    if is_thread != has(libc::CLONE_FILES) || shares_words || has(libc::CLONE_NEWPID) && is_process_1() {
+    if is_thread != has(libc::CLONE_FILES)
+        || is_thread != has(libc::CLONE_SETTLS)
+        || has(libc::CLONE_NEWPID) && is_process_1()
+    {
         super::descriptor_numbers::numbers_part();
     }
     if !is_thread {
+        if has(libc::CLONE_SETTLS) && !has(libc::CLONE_SIGHAND) {
+            note_foreign_actions();
+        }
         fork::before_sharing_child(flags);
     }
 }
