@@ -37,3 +37,15 @@ traps! {
     /// Writes of both began at offset 0 now and then.
     a_thread_without_memory_of_its_own_may_write = "children/wordless", ["write"];
 }
+
+/// Its writes began at an old offset, and the next file got those of another one.
+#[test]
+fn a_library_that_prefers_the_c_librarys_functions_may_write() {
+    common::traps::trap_with("apart/prefers", &["write"], &["plug"]);
+}
+
+/// As above.
+#[test]
+fn a_library_in_a_namespace_of_its_own_may_write() {
+    common::traps::trap_with("apart/apart", &["write"], &["plug"]);
+}

@@ -1,6 +1,8 @@
-//! Functions that cannot be written in Rust: variadic formatting functions, and vfork, which returns twice.
+//! Functions that cannot be written in Rust: variadic formatting functions, vfork, which returns twice, and dlopen(3), which finds its
+//! caller by the return address.
 //! Each calls a hook and then jumps to the C library's function, with all arguments in place.
 
+use crate::table::numbers_part;
 use crate::{fork, real};
 use std::ffi::CStr;
 use std::sync::atomic::AtomicPtr;
@@ -8,16 +10,17 @@ use std::sync::atomic::AtomicPtr;
 macro_rules! stub {
     ($($name:ident, $hook:expr, $target:ident;)*) => {$(
         /// Returns the address to jump to, after running the hook.
-        unsafe extern "C" fn $target(first: i64) -> *mut libc::c_void {
+        unsafe extern "C" fn $target(first: i64, second: i64, third: i64) -> *mut libc::c_void {
             static NEXT: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => c"",
             };
             let errno = real::errno();
-            hook($hook, first);
+            hook($hook, (first, second, third));
             real::set_errno(errno);
-            real::next(NAME, &NEXT)
+            let next = real::next(NAME, &NEXT);
+            if next.is_null() { missing as *mut libc::c_void } else { next }
         }
 
         /// See the module.
@@ -73,10 +76,25 @@ macro_rules! stub {
     )*};
 }
 
-fn hook(hook: Hook, first: i64) {
+/// The C library has no such function.
+extern "C" fn missing() -> usize {
+    0
+}
+
+fn hook(hook: Hook, args: (i64, i64, i64)) {
     match hook {
         Hook::Plain(hook) => hook(),
-        Hook::Fd(hook) => hook(first as libc::c_int),
+        Hook::Fd(hook) => hook(args.0 as libc::c_int),
+        Hook::Loads => before_loading(false, args.0, args.1 as libc::c_int),
+        Hook::LoadsInto => before_loading(args.0 != libc::LM_ID_BASE, args.1, args.2 as libc::c_int),
+    }
+}
+
+/// Called before a library is loaded. If it prefers the C library's functions to those of this one, its calls are not seen here.
+fn before_loading(is_apart: bool, name: i64, flags: libc::c_int) {
+    let prefers = is_apart || flags & libc::RTLD_DEEPBIND != 0;
+    if prefers && name != 0 && flags & libc::RTLD_NOLOAD == 0 {
+        numbers_part();
     }
 }
 
@@ -84,6 +102,8 @@ fn hook(hook: Hook, first: i64) {
 enum Hook {
     Plain(extern "C" fn()),
     Fd(extern "C" fn(libc::c_int)),
+    Loads,
+    LoadsInto,
 }
 
 const VFORK: Hook = Hook::Plain(fork::before_vfork);
@@ -91,6 +111,8 @@ const WRITES: Hook = Hook::Fd(fork::before_inner_write);
 
 stub! {
     vfork, VFORK, to_vfork;
+    dlopen, Hook::Loads, to_dlopen;
+    dlmopen, Hook::LoadsInto, to_dlmopen;
     dprintf, WRITES, to_dprintf;
     vdprintf, WRITES, to_vdprintf;
     __dprintf_chk, WRITES, to_dprintf_chk;

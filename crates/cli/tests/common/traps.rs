@@ -55,7 +55,8 @@ pub fn trap_with(name: &str, served: &[&str], libraries: &[&str]) {
     let (kind, name) = name.split_once('/').unwrap_or(("traps", name));
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
-    let mut extra = vec!["-pthread".to_owned(), "-w".to_owned()];
+    // A library of which the program uses nothing by its name is not loaded at its start.
+    let mut extra = vec!["-pthread".to_owned(), "-w".to_owned(), "-Wl,--as-needed".to_owned()];
     for library in libraries {
         let Some(made) = compiled(&place, &format!("{TRAPS}/{library}.c"), &["-shared", "-fPIC"]) else {
             return;

@@ -1,6 +1,7 @@
 //! Children that are made without fork(3)'s handlers, descriptors that are sent to other processes, and the
 //! end of the process.
 
+use crate::table::numbers_part;
 use crate::thread::note_foreign_actions;
 use crate::{fault, fork, real, report};
 use heddle_bypass::planted::{Bug, planted};
@@ -38,7 +39,7 @@ pub fn is_process_1() -> bool {
 /// Called before clone(2) makes a child with these flags, whose memory is a copy.
 pub fn before_copy(flags: u64) {
     if flags & libc::CLONE_FILES as u64 != 0 {
-        super::descriptor_numbers::numbers_part();
+        numbers_part();
     }
 }
 
@@ -52,7 +53,7 @@ pub fn before_clone(flags: u64) {
         || is_thread != has(libc::CLONE_SETTLS)
         || has(libc::CLONE_NEWPID) && is_process_1()
     {
-        super::descriptor_numbers::numbers_part();
+        numbers_part();
     }
     if !is_thread {
         if has(libc::CLONE_SETTLS) && !has(libc::CLONE_SIGHAND) {

@@ -5,7 +5,7 @@ use super::meta::same;
 use crate::descriptor_numbers::{duplicating, replacing, share};
 use crate::fork::behind_the_gate;
 use crate::real;
-use crate::table::{Used, holding, is_ours, let_go, remove_number, remove_numbers, take_up_nothing_more};
+use crate::table::{Used, holding, is_ours, numbers_part, remove_number, remove_numbers};
 use crate::thread::{Busy, this_thread};
 use heddle_bypass::Number;
 use libc::{c_char, c_int, c_void};
@@ -62,14 +62,6 @@ pub fn before_close_range(first: u32, last: u32, flags: c_int) {
     if flags & CLOEXEC == 0 {
         remove_numbers(first, last);
     }
-}
-
-/// From now on a number may mean different files for threads that share this memory; or a process that does not
-/// count as a thread shares the descriptors. One table cannot describe that, so the kernel serves all files from
-/// now on, also those of mounts that the program has not met yet.
-pub fn numbers_part() {
-    take_up_nothing_more();
-    let _gone = let_go();
 }
 
 /// As closefrom(3).

@@ -10,8 +10,8 @@
 //! before the call, even if it fails.
 
 use super::children::is_process_1;
-use super::descriptor_numbers::numbers_part;
 use super::meta::same;
+use crate::table::numbers_part;
 use crate::thread::this_thread;
 use crate::{memory, real, table};
 use libc::{c_char, c_int, c_long, c_void, gid_t};
