@@ -19,6 +19,8 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::SeqCst};
 
 const SIGNALS: usize = 65;
+/// As in the kernel's signal.h.
+const SA_RESTORER: c_int = 0x0400_0000;
 
 static HANDLER: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(libc::SIG_DFL) }; SIGNALS];
 static FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
@@ -93,7 +95,8 @@ pub unsafe extern "C" fn sigaction(
     if done == 0 && !old.is_null() {
         if kernels.sa_sigaction == arrive as *const () as usize {
             kernels.sa_sigaction = handler;
-            kernels.sa_flags = flags;
+            // The C library's flag, with which it gives a restorer.
+            kernels.sa_flags = flags | kernels.sa_flags & SA_RESTORER;
         }
         // SAFETY: the caller's promise: writable.
         unsafe { *old = kernels };

@@ -15,6 +15,9 @@ static void kept(int signal) {
 	struct sigaction now;
 	seen = 0;
 	CHECK(sigaction(signal, NULL, &now) == 0 && now.sa_handler == sees && flags_of(&now) == SA_NODEFER);
+#ifdef __x86_64__
+	CHECK(now.sa_flags & 0x04000000 && now.sa_restorer);
+#endif
 	CHECK(raise(signal) == 0 && seen == signal);
 }
 
