@@ -9,6 +9,8 @@ traps! {
     a_stream_that_appends_sets_o_append_for_all = "children/appends", ["write"];
     /// The receiver got SIGBUS: the kernel knew no size of the second file.
     files_sent_one_after_the_other_have_their_sizes = "children/sent_later", ["write"];
+    /// Copies from it ended early, and appends to it overwrote.
+    a_descriptor_that_a_process_sends_itself_has_the_present_size = "children/sent_to_itself", ["write"];
     /// It appended at the size from before.
     a_program_that_is_started_later_finds_the_end = "children/started_later", ["write"];
     /// One of them stayed blocked for ever.

@@ -361,6 +361,15 @@ pub fn any_engine() -> bool {
     TAKING.load(SeqCst) != 0 || MOUNTS.any_engine_mapped()
 }
 
+/// Returns true if this is a file of a mount whose engine is mapped. The table need not have its number: a process may receive a
+/// descriptor from itself. Returns false inside the engine: the mount's process might wait for this thread.
+pub fn is_of_an_engine(fd: BorrowedFd<'_>) -> bool {
+    let is_ours = |known: KernelStat| matches!(MOUNTS.known(&known), Some(MountAnswer::Ours(_)));
+    !this_thread().is_busy()
+        && MOUNTS.any_engine_mapped()
+        && KernelStat::of(fd).is_ok_and(|known| known.is_regular() && is_ours(known))
+}
+
 /// Gives all files to the kernel, for ever, and unmaps their images: this process has other rights than when
 /// it attached. Returns true if no image is mapped any more.
 pub fn let_go() -> bool {

@@ -434,6 +434,57 @@ static void who_is_started_later_finds_the_end(void) {
 	holds("0123456789APPEND");
 }
 
+/* The same open file under a number that comes from nowhere. */
+static int sent_to_itself(int number) {
+	int ends[2], got;
+	char byte = 0;
+	struct iovec one = {&byte, 1};
+	union { char bytes[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control = {0};
+	struct msghdr message = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) == 0);
+	struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+	head->cmsg_level = SOL_SOCKET, head->cmsg_type = SCM_RIGHTS, head->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(head), &number, sizeof number);
+	CHECK(sendmsg(ends[0], &message, 0) == 1 && recvmsg(ends[1], &message, 0) == 1);
+	memcpy(&got, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof got);
+	CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+	return got;
+}
+
+static int received;
+
+static void appends_by_flag(int signal) {
+	struct iovec one = {"H", 1};
+	CHECK(pwritev2(fd, &one, 1, 0, RWF_APPEND) == 1);
+}
+
+static void a_process_sends_itself_a_descriptor(void) {
+	struct iovec one = {"F", 1};
+	char name[4096], text[64] = {0};
+	int end, served;
+	fd = fresh(O_RDWR | O_APPEND);
+	CHECK(write(fd, "0123456789", 10) == 10);
+	received = sent_to_itself(fd);
+	snprintf(name, sizeof name, "%s.copy", file);
+	served = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	end = open(other, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	CHECK(received > fd && served >= 0 && end >= 0);
+	/* To a file that is served, to one that is not, by each way of copying. */
+	CHECK(write(fd, "abc", 3) == 3 && lseek(received, 10, SEEK_SET) == 10 && copy_file_range(received, NULL, served, NULL, 30, 0) == 3);
+	CHECK(write(fd, "def", 3) == 3 && lseek(received, 13, SEEK_SET) == 13 && sendfile(served, received, NULL, 30) == 3);
+	CHECK(write(fd, "ghi", 3) == 3 && lseek(received, 16, SEEK_SET) == 16 && sendfile(end, received, NULL, 30) == 3);
+	CHECK(pread(served, text, 9, 0) == 6 && memcmp(text, "abcdef", 6) == 0 && pread(end, text, 9, 0) == 3 && memcmp(text, "ghi", 3) == 0);
+	int left = -1;
+	CHECK(write(fd, "jkl", 3) == 3 && lseek(received, 19, SEEK_SET) == 19 && ioctl(received, FIONREAD, &left) == 0 && left == 3);
+	/* The flag appends, also where the descriptor does not. */
+	CHECK(fcntl(fd, F_SETFL, 0) == 0 && pwrite(fd, "mno", 3, 22) == 3 && pwritev2(received, &one, 1, 0, RWF_APPEND) == 1);
+	CHECK(pwrite(fd, "pqr", 3, 26) == 3 && signal(SIGUSR1, appends_by_flag) != SIG_ERR && raise(SIGUSR1) == 0);
+	CHECK(close(served) == 0);
+	char *mapped = mmap(NULL, 4096, PROT_READ, MAP_SHARED, received, 0);
+	CHECK(mapped != MAP_FAILED && memcmp(mapped, "0123456789abcdefghijklmnoFpqrH", 31) == 0);
+	holds("0123456789abcdefghijklmnoFpqrH");
+}
+
 static volatile long words_at;
 static volatile int waits_for_end = 1;
 
@@ -471,6 +522,7 @@ static void a_child_has_words_of_its_own(void) {
 
 TRAPS({"words", a_child_has_words_of_its_own},
       {"faults", faults_and_signals_come_at_once}, {"appends", a_stream_that_appends_sets_o_append},
+      {"sent_to_itself", a_process_sends_itself_a_descriptor},
       {"sent_later", files_are_sent_one_after_the_other}, {"started_later", who_is_started_later_finds_the_end},
       {"at_once", two_signals_come_at_once}, {"copied", one_file_is_copied_within_through_two_places},
       {"allocator", forks_beside_an_allocator_with_a_lock}, {"log", forks_beside_a_log_with_a_lock},

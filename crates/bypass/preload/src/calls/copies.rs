@@ -7,32 +7,46 @@
 
 use super::data;
 use crate::counts::Count;
-use crate::table::{Used, holding, is_ours, using};
+use crate::table::{Used, holding, is_of_an_engine, is_ours, using};
 use crate::undelayed::refused;
 use crate::{fault, real};
 use heddle_bypass::{Errno, File, KernelStat, Served};
 use libc::{c_int, c_void};
+use rustix::fd::BorrowedFd;
 
 /// Refreshes the file size that the kernel knows, before a call that needs it.
 pub fn refresh_kernel_size(fd: c_int) {
+    let errno = real::errno();
     if let Some(used) = holding(fd) {
-        let errno = real::errno();
         KernelStat::refresh(used.fd());
-        real::set_errno(errno);
+    } else if let Some(unknown) = of_an_engine(fd) {
+        KernelStat::refresh(unknown);
     }
+    real::set_errno(errno);
+}
+
+/// A descriptor of a mount whose number the table does not have.
+fn of_an_engine(fd: c_int) -> Option<BorrowedFd<'static>> {
+    // SAFETY: open, if the program's own calls are in order; otherwise the kernel returns EBADF.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) }).filter(|fd| is_of_an_engine(*fd))
 }
 
 /// Refreshes the file size that the kernel knows, before it maps the file. The kernel keeps that size.
 pub fn before_mapping(fd: c_int, flags: c_int) {
+    let errno = real::errno();
+    let maps = |fd| {
+        KernelStat::maps(fd);
+        KernelStat::refresh_for_mapping(fd);
+    };
     if let Some(used) = holding(fd) {
-        let errno = real::errno();
         if flags & libc::MAP_TYPE != libc::MAP_PRIVATE {
             used.file().note_hold();
         }
-        KernelStat::maps(used.fd());
-        KernelStat::refresh_for_mapping(used.fd());
-        real::set_errno(errno);
+        maps(used.fd());
+    } else if let Some(unknown) = of_an_engine(fd) {
+        maps(unknown);
     }
+    real::set_errno(errno);
 }
 
 macro_rules! mapping {
@@ -138,8 +152,14 @@ pub unsafe extern "C-unwind" fn copy_file_range(
             refresh_kernel_size(from);
             if at.is_null() { with_our_offset(from, call) } else { call() }
         }
-        (false, true) if to_at.is_null() => with_our_offset(to, call),
-        (false, false) => call(),
+        (false, true) if to_at.is_null() => {
+            refresh_kernel_size(from);
+            with_our_offset(to, call)
+        }
+        (false, false) => {
+            refresh_kernel_size(from);
+            call()
+        }
         _ => between([(from, at), (to, to_at)], call),
     }
 }

@@ -310,7 +310,11 @@ macro_rules! vectors_with_flags {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$read(fd, vector, n, at, flags) };
             point();
-    let Some(used) = using(fd) else {
+            let Some(used) = using(fd) else {
+                if flags & libc::RWF_APPEND != 0 {
+                    // As below.
+                    super::copies::refresh_kernel_size(fd);
+                }
                 return if at == -1 { passing(fd, call) } else { passing_data_at(fd, call) };
             };
             let done = match flags & !FREE_FLAGS {
@@ -337,7 +341,11 @@ macro_rules! vectors_with_flags {
                 return call();
             }
             point();
-    let Some(used) = using(fd) else {
+            let Some(used) = using(fd) else {
+                if flags & libc::RWF_APPEND != 0 {
+                    // As below.
+                    super::copies::refresh_kernel_size(fd);
+                }
                 return if at == -1 { passing(fd, call) } else { passing_data_at(fd, call) };
             };
             if is_refused(&used, flags) {
