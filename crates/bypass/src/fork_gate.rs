@@ -12,7 +12,6 @@
 //! Orderings  The gate is closed, then each lock is taken; another thread takes its lock, then looks at the gate. All of it is SeqCst, so
 //!            one of the two sees the other.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
 /// The forking thread; 0: the gate is open.
@@ -29,33 +28,36 @@ fn this_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-thread_local! {
-    /// True: this thread forks.
-    static FORKS: Cell<bool> = const { Cell::new(false) };
+/// Threads that fork; 0: a free place. If there are more of them, they wait as others do.
+static FORKS: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
+
+/// Until this is dropped, the thread that made it passes the gate.
+pub struct Forks {
+    place: Option<&'static AtomicI32>,
+    thread: i32,
 }
 
-/// Notes whether this thread forks. Returns what was noted before.
-pub fn note_fork(forks: bool) -> bool {
-    FORKS.replace(forks)
+impl Forks {
+    /// This thread is about to fork.
+    pub fn begin() -> Forks {
+        let thread = this_thread();
+        let takes = |place: &&AtomicI32| place.compare_exchange(0, thread, SeqCst, SeqCst).is_ok();
+        Forks { place: FORKS.iter().find(takes), thread }
+    }
+}
+
+impl Drop for Forks {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            // In the child the places were freed, and its threads have other numbers.
+            let _ours = place.compare_exchange(self.thread, 0, SeqCst, SeqCst);
+        }
+    }
 }
 
 /// Closes the gate for all other threads. Returns false if another fork has closed it.
 pub fn close() -> bool {
     FORKER.compare_exchange(0, this_thread(), SeqCst, SeqCst).is_ok()
-}
-
-/// As [`close`]; while another thread forks, waits for that, as long as a thread waits at the gate. Returns false if the gate is not closed
-/// by this call.
-pub fn close_in_turn() -> bool {
-    let mut waiter = Waiter::default();
-    while !close() {
-        // A fork in a handler of this thread.
-        if FORKER.load(SeqCst) == this_thread() || waiter.pauses >= PAUSES_MAX {
-            return false;
-        }
-        waiter.pause();
-    }
-    true
 }
 
 /// Opens the gate, after the fork.
@@ -67,6 +69,7 @@ pub fn open() {
 /// Opens the gate in the forked child, whose thread has another number.
 pub fn reset_in_child() {
     FORKER.store(0, SeqCst);
+    FORKS.iter().for_each(|place| place.store(0, SeqCst));
 }
 
 /// A thread that may have to wait at the gate.
@@ -83,7 +86,21 @@ impl Waiter {
     #[inline]
     pub fn may_pass(&mut self) -> bool {
         let forker = FORKER.load(SeqCst);
-        forker == 0 || forker == this_thread() || FORKS.get() || self.opens(forker, time_used_by)
+        forker == 0 || may_always_pass(forker) || self.opens(forker, time_used_by)
+    }
+
+    /// Called by a thread that forks while another one has closed the gate: waits. Returns false if it must not wait any more.
+    pub fn waits_for_fork(&mut self) -> bool {
+        let forker = FORKER.load(SeqCst);
+        // A fork in a handler of this thread.
+        if forker == this_thread() || self.pauses >= PAUSES_MAX {
+            return false;
+        }
+        if forker != 0 {
+            self.opens(forker, time_used_by);
+        }
+        self.pause();
+        true
     }
 
     /// Opens the gate, if this thread has waited long enough. Returns true then.
@@ -110,16 +127,26 @@ impl Waiter {
     }
 }
 
+/// Returns true for a thread that forks.
+#[cold]
+fn may_always_pass(forker: i32) -> bool {
+    let thread = this_thread();
+    forker == thread || FORKS.iter().any(|place| place.load(SeqCst) == thread)
+}
+
 /// The time of a processor that a thread of this process has used, in nanoseconds; 0: the kernel does not say.
 fn time_used_by(thread: i32) -> i64 {
     // As in the kernel's posix-timers.h: a thread's clock, of the kind that the scheduler keeps.
     const CLOCK_OF_THREAD: i32 = 4 | 2;
     let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a live local.
-    match unsafe { libc::clock_gettime(!thread << 3 | CLOCK_OF_THREAD, &mut used) } {
-        0 => used.tv_sec * 1_000_000_000 + used.tv_nsec,
-        _ => 0,
-    }
+    // SAFETY: a live local; errno is the thread's own word.
+    let is_known = unsafe {
+        let before = *libc::__errno_location();
+        let known = libc::clock_gettime(!thread << 3 | CLOCK_OF_THREAD, &mut used);
+        *libc::__errno_location() = before;
+        known == 0
+    };
+    if is_known { used.tv_sec * 1_000_000_000 + used.tv_nsec } else { 0 }
 }
 
 #[cfg(test)]
@@ -156,6 +183,14 @@ mod tests {
         assert!(!waits(0, 10) && !waits(500, 10) && !waits(950, 20), "it gets on");
         assert!(!waits(1000, 20) && !waits(1949, 20) && waits(1950, 20), "it waits for another thread");
         assert!(by_another(close));
+        let forks = Forks::begin();
+        assert!(Waiter::default().may_pass() && !by_another(|| Waiter::default().may_pass()), "both fork");
+        drop(forks);
+        assert!(
+            !Waiter::default().may_pass()
+                && Waiter::default().waits_for_fork()
+                && !after(PAUSES_MAX).waits_for_fork()
+        );
         reset_in_child();
         assert!(Waiter::default().may_pass() && close());
         open();

@@ -39,7 +39,7 @@ fn handlers_of_forks_use_files_as_any_function_may() {
 /// They waited for ever for the heap's lock, which their own thread had.
 #[test]
 fn handlers_of_forks_write_behind_an_allocators_lock() {
-    common::traps::trap_with("heap/forks", &["write"], &["at_fork"]);
+    common::traps::trap_with("heap/forks", &["write", "not_taken"], &["at_fork"]);
 }
 
 /// As above, and one fork waited for the other one.
@@ -48,10 +48,22 @@ fn two_forks_write_behind_an_allocators_lock() {
     common::traps::trap_with("heap/two_forks", &["write"], &["at_fork"]);
 }
 
+/// A fork waited for seconds, with its thread's signals held back, for one that waited for the handler of such a signal.
+#[test]
+fn a_fork_may_wait_for_a_signal_handler_of_another_that_forks() {
+    common::traps::trap_with("heap/stops", &["write"], &["at_fork"]);
+}
+
 /// Its calls were served, and took the heap in the middle of a malloc.
 #[test]
 fn a_handler_that_another_left_for_is_still_one() {
     common::traps::trap_with("heap/probes", &["write"], &["at_fork"]);
+}
+
+/// As above, and each handler took the heap once after libraries had been loaded.
+#[test]
+fn handlers_of_a_thread_need_no_heap_after_libraries_are_loaded() {
+    common::traps::trap_with("heap/threads_probes", &["write"], &["at_fork", "plug"]);
 }
 
 /// As above: such a library did not reach ours.

@@ -4,7 +4,8 @@ use crate::handlers::Frame;
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, clear_other_threads, this_thread};
 use crate::{barrier, descriptor_numbers, real, report, signals, table};
-use heddle_bypass::{Words, fork_gate};
+use heddle_bypass::Words;
+use heddle_bypass::fork_gate::{self, Waiter};
 use libc::{c_int, c_void};
 use rustix::fd::BorrowedFd;
 use std::mem::forget;
@@ -91,31 +92,36 @@ pub unsafe extern "C-unwind" fn fork() -> libc::pid_t {
 /// Makes a call that forks, and runs the functions of pthread_atfork(3). An allocator may have locked the heap while they run, for this
 /// thread, too. So they are under the rules of signal handlers (D3 of `table`).
 pub fn behind_the_gate(call: impl FnOnce() -> c_int) -> c_int {
-    let is_closed = close_gate();
-    let (this, frame) = (this_thread(), 0_u8);
-    let child = if this.is_vfork_child() {
-        call()
-    } else {
-        let outer = fork_gate::note_fork(true);
-        let child = this.as_handler(Frame { stack: 0, at: (&raw const frame).addr() }, call);
-        fork_gate::note_fork(outer);
-        child
-    };
-    if is_closed {
-        fork_gate::open();
+    struct Gate;
+    impl Drop for Gate {
+        fn drop(&mut self) {
+            fork_gate::open();
+        }
     }
-    child
+    let (this, frame) = (this_thread(), 0_u8);
+    if this.is_vfork_child() {
+        return call();
+    }
+    let _opens = close_gate().then(|| Gate);
+    let _forks = fork_gate::Forks::begin();
+    let at = (&raw const frame).addr();
+    this.as_handler(Frame { stack: 0, at }, at, call)
 }
 
 /// Waits until no other thread holds a lock of this library. Returns false if this thread cannot do that.
 fn close_gate() -> bool {
-    if this_thread().is_vfork_child() {
-        return false;
-    }
-    let Some(_busy) = Busy::enter() else { return false };
-    if !fork_gate::close_in_turn() {
-        return false;
-    }
+    let mut waiter = Waiter::default();
+    let _busy = loop {
+        let Some(busy) = Busy::enter() else { return false };
+        if fork_gate::close() {
+            break busy;
+        }
+        // Signals are handled meanwhile: the fork under way may wait for that.
+        drop(busy);
+        if !waiter.waits_for_fork() {
+            return false;
+        }
+    };
     let _held = CHANGES.hold();
     each(|_, descriptor| descriptor.file.wait_until_unlocked());
     true

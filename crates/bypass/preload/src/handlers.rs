@@ -5,11 +5,13 @@
 //! Invariants  H1  a handler that is left by longjmp takes no frame off. Its frame is dead if the present code runs above it, or on
 //!                 another stack. Dead frames are taken off from the innermost to the first that is alive. So a handler that another one
 //!                 has returned to by longjmp is still running.
+//!                 A new handler may have a stack anywhere, so the frames alive are those of the code that it interrupts.
 //!             H2  `enter` stores the frame first, then the number. A handler that comes between, and returns, leaves both as they were.
 //!                 If it is left by longjmp, what it came into is left, too.
 //!             H3  if there is no room, the innermost frame covers the new one as well. It may be taken for alive too long: then the kernel
 //!                 serves calls that the engine could serve.
 
+use crate::words;
 use std::cell::Cell;
 use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
@@ -35,9 +37,15 @@ impl Frame {
     }
 }
 
-thread_local! {
-    static FRAMES: [Cell<Frame>; FRAMES_MAX] =
-        const { [const { Cell::new(Frame { stack: 0, at: 0 }) }; FRAMES_MAX] };
+type Frames = [Cell<Frame>; FRAMES_MAX];
+
+const _: () = assert!(size_of::<Frames>() == words::HANDLERS.1);
+
+/// The calling thread's frames.
+fn frames() -> &'static Frames {
+    // SAFETY: the thread's own memory, of this size and alignment, which lives as long as it; zeros are valid. Cells, so no other thread
+    // gets a reference.
+    unsafe { &*words::of_this_thread().add(words::HANDLERS.0).cast::<Frames>() }
 }
 
 /// What a handler found, and leaves.
@@ -47,18 +55,17 @@ pub struct Outer {
     frame: Frame,
 }
 
-/// Called when a handler begins. `count` is the thread's number of handlers.
-pub fn enter(count: &Cell<u32>, new: Frame) -> Outer {
-    let living = living(count.get(), new.at);
-    let at = living.min(FRAMES_MAX - 1);
-    FRAMES.with(|frames| {
-        let frame = frames[at].replace(if living == at { new } else { frames[at].get().with(new) }); // H3
-        let outer = Outer { count: count.get(), at, frame };
-        compiler_fence(SeqCst); // H2
-        count.set(at as u32 + 1);
-        compiler_fence(SeqCst);
-        outer
-    })
+/// Called when a handler begins, inside code whose frame is at `inside`. `count` is the thread's number of handlers.
+pub fn enter(count: &Cell<u32>, new: Frame, inside: usize) -> Outer {
+    let living = living(count.get(), inside);
+    let (at, frames) = (living.min(FRAMES_MAX - 1), frames());
+    let frame = frames[at].get();
+    frames[at].set(if living == at { new } else { frame.with(new) }); // H3
+    let outer = Outer { count: count.get(), at, frame };
+    compiler_fence(SeqCst); // H2
+    count.set(at as u32 + 1);
+    compiler_fence(SeqCst);
+    outer
 }
 
 /// Called when a handler returns.
@@ -66,7 +73,7 @@ pub fn leave(count: &Cell<u32>, outer: &Outer) {
     compiler_fence(SeqCst);
     count.set(outer.count);
     compiler_fence(SeqCst); // H2
-    FRAMES.with(|frames| frames[outer.at].set(outer.frame));
+    frames()[outer.at].set(outer.frame);
 }
 
 /// Returns true if a handler runs, for code with a frame at `now` (H1).
@@ -77,11 +84,9 @@ pub fn is_one_running(count: &Cell<u32>, now: usize) -> bool {
 }
 
 fn living(count: u32, now: usize) -> usize {
-    let mut living = (count as usize).min(FRAMES_MAX);
-    FRAMES.with(|frames| {
-        while living != 0 && !frames[living - 1].get().is_around(now) {
-            living -= 1;
-        }
-    });
+    let (mut living, frames) = ((count as usize).min(FRAMES_MAX), frames());
+    while living != 0 && !frames[living - 1].get().is_around(now) {
+        living -= 1;
+    }
     living
 }

@@ -24,6 +24,17 @@ pub fn write_none() {
     IS_SILENT.store(true, Relaxed); // ORDERING: Relaxed, of the only thread.
 }
 
+/// True: the program has loaded a library whose calls are not seen here.
+static HAS_LIBRARY_APART: AtomicBool = AtomicBool::new(false);
+const APART: &str =
+    "the program has loaded a library by dlmopen, or with RTLD_DEEPBIND: it works through the mounts";
+
+/// Called before such a library is loaded.
+pub fn has_library_apart() {
+    // ORDERING: Relaxed: only the report's.
+    HAS_LIBRARY_APART.store(true, Relaxed);
+}
+
 /// Appends this process's line and resets the counts. Does nothing without `HEDDLE_REPORT`.
 pub fn write() {
     let Some(path) = PATH.get() else { return };
@@ -85,7 +96,9 @@ fn line() -> String {
     }
     line.push_str("},\"refused\":[");
     comma = "";
-    for why in MOUNTS.refusals() {
+    // ORDERING: Relaxed, as above.
+    let apart = HAS_LIBRARY_APART.load(Relaxed).then_some(APART);
+    for why in MOUNTS.refusals().chain(apart) {
         let _ = write!(line, "{comma}{}", quoted(why));
         comma = ",";
     }

@@ -339,10 +339,11 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let h = this_thread();
     let at = (&raw const frame).addr();
     // SAFETY: the kernel's arguments.
-    let stack = unsafe { &(*context.cast::<ucontext_t>()).uc_stack };
+    let interrupted = unsafe { &*context.cast::<ucontext_t>() };
+    let (stack, inside) = (&interrupted.uc_stack, stack_pointer(interrupted));
     let own = stack.ss_sp.addr();
     let on_own = stack.ss_flags & libc::SS_DISABLE == 0 && (own..own + stack.ss_size).contains(&at);
-    h.as_handler(Frame { stack: if on_own { own } else { 0 }, at }, run);
+    h.as_handler(Frame { stack: if on_own { own } else { 0 }, at }, inside, run);
 }
 
 /// Not inlined into `arrive`, which has little room on a stack of the program's own (sigaltstack(2)).
@@ -386,6 +387,11 @@ fn instruction(context: &ucontext_t) -> usize {
 }
 
 #[cfg(target_arch = "x86_64")]
+fn stack_pointer(context: &ucontext_t) -> usize {
+    context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize
+}
+
+#[cfg(target_arch = "x86_64")]
 fn go_on_at(context: &mut ucontext_t, at: usize) {
     context.uc_mcontext.gregs[libc::REG_RIP as usize] = at as i64;
 }
@@ -393,6 +399,11 @@ fn go_on_at(context: &mut ucontext_t, at: usize) {
 #[cfg(target_arch = "aarch64")]
 fn instruction(context: &ucontext_t) -> usize {
     context.uc_mcontext.pc as usize
+}
+
+#[cfg(target_arch = "aarch64")]
+fn stack_pointer(context: &ucontext_t) -> usize {
+    context.uc_mcontext.sp as usize
 }
 
 #[cfg(target_arch = "aarch64")]

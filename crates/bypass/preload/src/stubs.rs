@@ -3,7 +3,7 @@
 //! Each calls a hook and then jumps to the C library's function, with all arguments in place.
 
 use crate::table::numbers_part;
-use crate::{fork, real};
+use crate::{fork, real, report};
 use std::ffi::CStr;
 use std::sync::atomic::AtomicPtr;
 
@@ -20,7 +20,7 @@ macro_rules! stub {
             hook($hook, (first, second, third));
             real::set_errno(errno);
             let next = real::next(NAME, &NEXT);
-            if next.is_null() { missing as *mut libc::c_void } else { next }
+            if next.is_null() { missing($hook) } else { next }
         }
 
         /// See the module.
@@ -76,9 +76,20 @@ macro_rules! stub {
     )*};
 }
 
-/// The C library has no such function.
-extern "C" fn missing() -> usize {
-    0
+/// What to call instead of a function that the C library does not have.
+fn missing(hook: Hook) -> *mut libc::c_void {
+    extern "C" fn no_library() -> usize {
+        real::set_errno(libc::ENOSYS);
+        0
+    }
+    extern "C" fn no_number() -> i64 {
+        real::set_errno(libc::ENOSYS);
+        -1
+    }
+    match hook {
+        Hook::Loads | Hook::LoadsInto => no_library as *mut libc::c_void,
+        Hook::Plain(_) | Hook::Fd(_) => no_number as *mut libc::c_void,
+    }
 }
 
 fn hook(hook: Hook, args: (i64, i64, i64)) {
@@ -93,7 +104,14 @@ fn hook(hook: Hook, args: (i64, i64, i64)) {
 /// Called before a library is loaded. If it prefers the C library's functions to those of this one, its calls are not seen here.
 fn before_loading(is_apart: bool, name: i64, flags: libc::c_int) {
     let prefers = is_apart || flags & libc::RTLD_DEEPBIND != 0;
-    if prefers && name != 0 && flags & libc::RTLD_NOLOAD == 0 {
+    if !prefers || name == 0 || flags & libc::RTLD_NOLOAD != 0 {
+        return;
+    }
+    // SAFETY: the caller's promise: a string.
+    let name = unsafe { CStr::from_ptr(std::ptr::with_exposed_provenance(name as usize)) };
+    // Of a plain name only the loader knows the place.
+    if !name.to_bytes().contains(&b'/') || rustix::fs::access(name, rustix::fs::Access::EXISTS).is_ok() {
+        report::has_library_apart();
         numbers_part();
     }
 }

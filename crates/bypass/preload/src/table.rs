@@ -261,8 +261,13 @@ pub fn opened(fd: i32, posix_flags: i32) -> i32 {
     let errno = crate::real::errno();
     remove_number(fd);
     let_go_now();
-    if posix_flags & libc::O_PATH == 0 && !FILTERED.load(SeqCst) && this_thread().may_serve() {
-        take_up(fd, posix_flags);
+    if posix_flags & libc::O_PATH == 0 && !FILTERED.load(SeqCst) {
+        if this_thread().may_serve() {
+            take_up(fd, posix_flags);
+        // SAFETY: the number was just returned by the kernel.
+        } else if this_thread().may_count() && is_of_an_engine(unsafe { BorrowedFd::borrow_raw(fd) }) {
+            count(Count::NotTaken);
+        }
     }
     crate::real::set_errno(errno);
     fd

@@ -55,7 +55,7 @@ pub struct ThisThread {
     pub waiting: Cell<bool>,
 }
 
-const _: () = assert!(size_of::<ThisThread>() == words::BYTES && align_of::<ThisThread>() == words::BYTES);
+const _: () = assert!(size_of::<ThisThread>() == words::LINE && align_of::<ThisThread>() == words::LINE);
 
 /// Inside the engine or the table: signal handlers wait.
 const BUSY: u8 = 1;
@@ -88,6 +88,11 @@ impl ThisThread {
     #[inline]
     pub fn may_serve(&self) -> bool {
         !self.is_busy() && !self.is_vfork_child() && !self.is_in_handler()
+    }
+
+    /// Returns true in a handler whose calls are counted.
+    pub fn may_count(&self) -> bool {
+        self.is_in_handler() && !self.is_busy() && !self.is_vfork_child()
     }
 
     /// Returns true if it is inside the engine or the table.
@@ -129,7 +134,8 @@ impl ThisThread {
 
     /// Returns true in such a child with signal actions of its own.
     pub fn has_actions_of_its_own(&self) -> bool {
-        self.is_vfork_child() && !self.shares_actions.get() || is_beside_in_this_memory()
+        self.is_vfork_child() && !self.shares_actions.get()
+            || FOREIGN_ACTIONS.load(SeqCst) && is_beside_in_this_memory()
     }
 
     /// Returns true if a signal handler is running, or a fork, whose functions are under the same rules. A handler left by longjmp does
@@ -146,9 +152,9 @@ impl ThisThread {
         handlers::is_one_running(&self.in_handler, (&raw const frame).addr())
     }
 
-    /// Makes a call that counts as a signal handler, whose frame is given.
-    pub fn as_handler<T>(&self, frame: handlers::Frame, call: impl FnOnce() -> T) -> T {
-        let (had_record, outer) = (self.has_record(), handlers::enter(&self.in_handler, frame));
+    /// Makes a call that counts as a signal handler with this frame, inside code whose frame is at `inside`.
+    pub fn as_handler<T>(&self, frame: handlers::Frame, inside: usize, call: impl FnOnce() -> T) -> T {
+        let (had_record, outer) = (self.has_record(), handlers::enter(&self.in_handler, frame, inside));
         let done = call();
         handlers::leave(&self.in_handler, &outer);
         if !had_record {
@@ -191,12 +197,17 @@ impl ThisThread {
     }
 }
 
-/// The process whose memory a child with words of its own shares, and not its signal actions; 0: there is none.
+/// The process whose memory a child with words of its own shares; 0: there is none.
 static SHARED_FROM: AtomicI32 = AtomicI32::new(0);
+/// True: such a child does not share the signal actions.
+static FOREIGN_ACTIONS: AtomicBool = AtomicBool::new(false);
 
 /// Called before such a child is made.
-pub fn note_foreign_actions() {
+pub fn note_child_in_this_memory(shares_actions: bool) {
     let _first = SHARED_FROM.compare_exchange(0, process(), SeqCst, SeqCst);
+    if !shares_actions {
+        FOREIGN_ACTIONS.store(true, SeqCst);
+    }
 }
 
 /// Returns true in such a child.
@@ -295,6 +306,7 @@ fn new_records() -> Option<&'static Record> {
 /// In a forked child: the other threads do not exist, and there are no counts yet.
 pub fn clear_other_threads() {
     SHARED_FROM.store(0, SeqCst);
+    FOREIGN_ACTIONS.store(false, SeqCst);
     let own = this_thread().record.get();
     for record in records() {
         record.counts.clear();

@@ -16,10 +16,9 @@
 //!             W6  a handler that is not ours may leave a frame around ours, which restores the thread's blocked set. So `deliver` blocks
 //!                 nothing that is not blocked then.
 
-use crate::real;
+use crate::{real, words};
 use libc::{c_int, siginfo_t};
-use std::cell::{Cell, UnsafeCell};
-use std::mem::MaybeUninit;
+use std::cell::Cell;
 
 /// A set of signals as the kernel encodes it: the first signal is bit 0.
 pub type Set = u64;
@@ -27,24 +26,30 @@ pub type Set = u64;
 /// Signals of faults.
 const FAULTS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
 
-#[derive(Clone, Copy)]
-struct Kept {
-    info: siginfo_t,
-    process: i32,
-}
+/// The part of a signal's data that one sent by a process has.
+type Data = [u64; 6];
 
+#[repr(C)]
 struct Waiting {
-    kept: UnsafeCell<[MaybeUninit<Kept>; FAULTS.len()]>,
-    /// The signals of faults in `kept`.
+    /// The data of the signals of faults.
+    kept: [Cell<Data>; FAULTS.len()],
+    /// Those whose data is there.
     is_kept: Cell<Set>,
-    blocked_before: Cell<Set>,
+    /// The process to which they were sent.
+    process: Cell<i32>,
+    /// What some frame has not blocked: so the thread had not blocked it.
+    open_before: Cell<Set>,
 }
 
-thread_local! {
-    static WAITING: Waiting = const {
-        let kept = UnsafeCell::new([const { MaybeUninit::uninit() }; FAULTS.len()]);
-        Waiting { kept, is_kept: Cell::new(0), blocked_before: Cell::new(Set::MAX) }
-    };
+const _: () = assert!(
+    size_of::<Waiting>() <= words::SIGNALS.1 && words::SIGNALS.0.is_multiple_of(align_of::<Waiting>())
+);
+
+/// The calling thread's.
+fn waiting() -> &'static Waiting {
+    // SAFETY: the thread's own memory, large enough and aligned, which lives as long as it; zeros are valid. Cells, so no other thread gets
+    // a reference.
+    unsafe { &*words::of_this_thread().add(words::SIGNALS.0).cast::<Waiting>() }
 }
 
 /// A set of one signal.
@@ -62,7 +67,7 @@ fn this_process() -> i32 {
 
 /// Puts a signal aside, and blocks it and all others with a handler in the interrupted code, whose blocked set is given. The thread's
 /// signals wait from now on.
-pub fn put_aside(info: &siginfo_t, blocked: &mut Set, waiting: &Cell<bool>, handled: impl Fn(c_int) -> bool) {
+pub fn put_aside(info: &siginfo_t, blocked: &mut Set, waits: &Cell<bool>, handled: impl Fn(c_int) -> bool) {
     block_all(); // W3
     note_blocked(*blocked);
     match FAULTS.iter().position(|signal| *signal == info.si_signo) {
@@ -70,13 +75,13 @@ pub fn put_aside(info: &siginfo_t, blocked: &mut Set, waiting: &Cell<bool>, hand
         None => send_again(*info),
     }
     *blocked |= only(info.si_signo) & !of_faults() | all(handled);
-    waiting.set(true);
+    waits.set(true);
 }
 
 /// Called when a fault at a buffer arrives: signals may have come at once with it, in frames inside of its own.
-pub fn fault_behind(blocked: &mut Set, waiting: &Cell<bool>, handled: impl Fn(c_int) -> bool) {
+pub fn fault_behind(blocked: &mut Set, waits: &Cell<bool>, handled: impl Fn(c_int) -> bool) {
     block_all(); // W3
-    if waiting.get() {
+    if waits.get() {
         note_blocked(*blocked);
         *blocked |= all(handled);
     }
@@ -84,13 +89,15 @@ pub fn fault_behind(blocked: &mut Set, waiting: &Cell<bool>, handled: impl Fn(c_
 
 /// Keeps the data of this signal of a fault.
 fn keep(at: usize, info: &siginfo_t) {
-    WAITING.with(|waiting| {
-        let before = waiting.is_kept.replace(waiting.is_kept.get() | only(info.si_signo));
-        if before & only(info.si_signo) == 0 {
-            // SAFETY: this thread's own, and no signal comes meanwhile (W3).
-            unsafe { (*waiting.kept.get())[at].write(Kept { info: *info, process: this_process() }) };
-        }
-    });
+    let here = waiting();
+    if here.process.replace(this_process()) != this_process() {
+        here.is_kept.set(0); // W2
+    }
+    let before = here.is_kept.replace(here.is_kept.get() | only(info.si_signo));
+    if before & only(info.si_signo) == 0 {
+        // SAFETY: the first words of this type, which is larger and aligned.
+        here.kept[at].set(unsafe { *(&raw const *info).cast::<Data>() });
+    }
 }
 
 /// The signals for which `is_in` is true, but those of faults (W1).
@@ -102,51 +109,56 @@ fn all(is_in: impl Fn(c_int) -> bool) -> Set {
 
 /// Notes what a frame has blocked (W4). Signals of faults do not count: `deliver` leaves them as they are.
 fn note_blocked(blocked: Set) {
-    WAITING.with(|waiting| {
-        waiting.blocked_before.set(waiting.blocked_before.get() & (blocked | of_faults()));
-    });
+    let open = &waiting().open_before;
+    open.set(open.get() | !(blocked | of_faults()));
 }
 
 /// Called when the thread is not busy any more: lets the waiting signals come.
 #[cold]
-pub fn deliver(waiting: &Cell<bool>) {
-    let errno = real::errno();
+pub fn deliver(waits: &Cell<bool>) {
+    let (errno, here) = (real::errno(), waiting());
     // W3. A handler may be left by longjmp, so each of them waits until all are sent and nothing is left to do.
     let now = block_all();
-    waiting.set(false);
-    let (is_kept, before) = WAITING.with(|w| (w.is_kept.replace(0), w.blocked_before.replace(Set::MAX)));
+    waits.set(false);
+    let (is_kept, open) = (here.is_kept.replace(0), here.open_before.replace(0));
     for (at, signal) in FAULTS.into_iter().enumerate() {
-        if is_kept & only(signal) == 0 {
-            continue;
-        }
-        // SAFETY: written by `keep`, and this thread's own.
-        let Kept { info, process } =
-            WAITING.with(|waiting| unsafe { (*waiting.kept.get())[at].assume_init() });
-        if process == this_process() {
+        if is_kept & only(signal) != 0 && here.process.get() == this_process() {
+            // SAFETY: plain numbers and pointers, for which zero is valid.
+            let mut info: siginfo_t = unsafe { std::mem::zeroed() };
+            // SAFETY: the first words of this type, which is larger and aligned.
+            unsafe { *(&raw mut info).cast::<Data>() = here.kept[at].get() };
             send_again(info);
         }
     }
     real::set_errno(errno);
-    change(libc::SIG_SETMASK, now & before); // W6
+    change(libc::SIG_SETMASK, now & !open); // W6
     real::set_errno(errno);
 }
 
 /// Sends a signal to this thread, with the data that it had.
 fn send_again(mut info: siginfo_t) {
+    if queue(&info) {
+        return;
+    }
+    // The program's limit on queued signals is reached. The kernel takes this kind without its data.
+    info.si_code = libc::SI_USER;
     if !queue(&info) {
-        // The program's limit on queued signals is reached. The kernel takes this kind without its data.
-        info.si_code = libc::SI_USER;
-        queue(&info);
+        // A filter of system calls refuses that one.
+        let (process, thread) = (this_process().into(), this_thread());
+        // SAFETY: no pointer is involved.
+        unsafe { real::syscall(libc::SYS_tgkill, process, thread, info.si_signo.into(), 0, 0, 0) };
     }
 }
 
 fn queue(info: &siginfo_t) -> bool {
-    let thread = rustix::thread::gettid().as_raw_nonzero().get().into();
-    let (signal, info) = (info.si_signo.into(), (&raw const *info).addr() as i64);
+    let (signal, info, process) =
+        (info.si_signo.into(), (&raw const *info).addr() as i64, this_process().into());
     // SAFETY: a live reference.
-    unsafe {
-        real::syscall(libc::SYS_rt_tgsigqueueinfo, this_process().into(), thread, signal, info, 0, 0) == 0
-    }
+    unsafe { real::syscall(libc::SYS_rt_tgsigqueueinfo, process, this_thread(), signal, info, 0, 0) == 0 }
+}
+
+fn this_thread() -> i64 {
+    rustix::thread::gettid().as_raw_nonzero().get().into()
 }
 
 /// Blocks all signals. Returns those that were blocked before.

@@ -5,15 +5,22 @@
 //! start, as a preloaded one always is, can use a fixed distance from the thread pointer instead ("initial
 //! exec"): two instructions. Stable Rust cannot express that, hence the assembly. The memory itself, zeros
 //! for each new thread, is provided by the loader as usual. (If the library is loaded later, by dlopen(3), it
-//! takes these 64 bytes from the C library's reserve for such cases, or is refused.) On other processors the
+//! takes these bytes from the C library's reserve for such cases, or is refused.) Such a call may also allocate, after the program has
+//! loaded other libraries: so all that a signal handler needs lies here. On other processors the
 //! language's own access is fast enough (aarch64 needs no such call if the loader knew the library at the
 //! start).
 
 #[cfg(not(target_arch = "x86_64"))]
 use std::cell::Cell;
 
-/// Bytes of a thread's words: a line.
-pub const BYTES: usize = 64;
+/// Bytes of a line: the words of `thread`, at the start.
+pub const LINE: usize = 64;
+/// Where those of `handlers` lie, and how many bytes they have.
+pub const HANDLERS: (usize, usize) = (LINE, 128);
+/// Those of `waiting_signals`.
+pub const SIGNALS: (usize, usize) = (LINE + 128, 320);
+/// Bytes of a thread's words.
+const BYTES: usize = SIGNALS.0 + SIGNALS.1;
 
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
@@ -23,7 +30,7 @@ std::arch::global_asm!(
     "heddle_here: .zero {size}",
     ".size heddle_here, {size}",
     ".popsection",
-    align = const BYTES,
+    align = const LINE,
     size = const BYTES,
 );
 
@@ -50,10 +57,10 @@ pub fn of_this_thread() -> *const u8 {
 #[inline(always)]
 pub fn of_this_thread() -> *const u8 {
     #[repr(align(64))]
-    struct Line([Cell<u64>; BYTES / 8]);
+    struct Words([Cell<u64>; BYTES / 8]);
     thread_local! {
-        static HERE: Line = const { Line([const { Cell::new(0) }; BYTES / 8]) };
+        static HERE: Words = const { Words([const { Cell::new(0) }; BYTES / 8]) };
     }
     // It has no destructor, so it lives as long as the thread.
-    HERE.with(|line| line.0.as_ptr().cast())
+    HERE.with(|words| words.0.as_ptr().cast())
 }

@@ -1,5 +1,7 @@
 /* Code that must not need the heap: functions of forks behind an allocator's lock, and handlers of signals. Linked with `at_fork.c`. */
 #include "traps.h"
+#include <dlfcn.h>
+#include <sched.h>
 #include <setjmp.h>
 
 extern void (*at_fork)(int when);
@@ -119,6 +121,52 @@ static void two_threads_fork_beside_others(void) {
 	CHECK(lseek(shared, 0, SEEK_END) == 2 * 150 * 4);
 }
 
+static pthread_t stoppers[2];
+static volatile int stops[2], ended;
+
+static void stops_here(int signal) { stops[pthread_equal(pthread_self(), stoppers[1])]++; }
+
+/* As the collectors of garbage do: before a fork the other thread is stopped, wherever it is. */
+static void stops_the_other(int when) {
+	int other_one = pthread_equal(pthread_self(), stoppers[0]);
+	int before = stops[other_one];
+	if (when != 0 || ended)
+		return;
+	CHECK(pthread_kill(stoppers[other_one], SIGUSR1) == 0);
+	while (stops[other_one] == before && !ended)
+		sched_yield();
+}
+
+static void *forks_and_is_stopped(void *nothing) {
+	while (!stoppers[0] || !stoppers[1])
+		sched_yield();
+	for (int i = 0; i < 60; i++) {
+		pid_t child = fork();
+		if (child == 0)
+			_exit(0);
+		while (waitpid(child, NULL, 0) != child)
+			CHECK(errno == EINTR);
+	}
+	ended = 1;
+	usleep(100000);
+	return nothing;
+}
+
+static void two_threads_stop_each_other_before_a_fork(void) {
+	struct timespec began, now;
+	pthread_t made[2];
+	shared = fresh(O_RDWR);
+	CHECK(write(shared, "-", 1) == 1 && signal(SIGUSR1, stops_here) != SIG_ERR && clock_gettime(CLOCK_MONOTONIC, &began) == 0);
+	at_fork = stops_the_other;
+	for (int i = 0; i < 2; i++)
+		CHECK(pthread_create(&made[i], NULL, forks_and_is_stopped, NULL) == 0);
+	stoppers[0] = made[0], stoppers[1] = made[1];
+	for (int i = 0; i < 2; i++)
+		CHECK(pthread_join(made[i], NULL) == 0);
+	at_fork = NULL;
+	CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0 && now.tv_sec - began.tv_sec < 10);
+}
+
 static sigjmp_buf probe;
 static volatile int probes, way;
 
@@ -127,7 +175,6 @@ static void leaves_a_probe(int signal) { siglongjmp(probe, 1); }
 /* As the handlers of crash reporters do: is this address mapped? */
 static void probes_and_logs(int signal) {
 	char byte;
-	is_in_handler = 1;
 	if (sigsetjmp(probe, 1) == 0)
 		*(volatile int *)8 = 1;
 	int log = open(other, O_CREAT | O_RDWR | O_APPEND, 0600), fd = open(file, O_RDWR);
@@ -135,26 +182,79 @@ static void probes_and_logs(int signal) {
 	CHECK(write(shared, "h", 1) == 1 && pread(fd, &byte, 1, 0) == 1 && byte == '-' && close(fd) == 0);
 	if (++probes % 3 == 0)
 		CHECK(raise(SIGUSR2) == 0);
-	is_in_handler = 0;
 }
 
 static void returns_at_once(int signal) { CHECK(write(shared, "n", 1) == 1); }
 
-static void a_handler_probes_and_logs(void) {
+static void handlers_probe(char *own_stack, size_t size) {
 	struct sigaction act = {.sa_handler = probes_and_logs};
-	stack_t own = {.ss_size = 1 << 16};
-	own.ss_sp = __libc_malloc(own.ss_size);
-	shared = fresh(O_RDWR);
-	CHECK(write(shared, "-", 1) == 1 && sigaltstack(&own, NULL) == 0 && sigaction(SIGUSR1, &act, NULL) == 0);
-	CHECK(signal(SIGUSR2, returns_at_once) != SIG_ERR);
+	stack_t own = {.ss_sp = own_stack, .ss_size = size};
+	CHECK(sigaltstack(&own, NULL) == 0 && sigaction(SIGUSR1, &act, NULL) == 0 && signal(SIGUSR2, returns_at_once) != SIG_ERR);
 	for (way = 0; way < 6; way++) {
 		/* The fault's handler has the same stack, or its own. */
 		act = (struct sigaction){.sa_handler = leaves_a_probe, .sa_flags = way & 1 ? SA_ONSTACK : 0};
-		CHECK(sigaction(SIGSEGV, &act, NULL) == 0 && raise(SIGUSR1) == 0 && write(shared, ".", 1) == 1);
+		CHECK(sigaction(SIGSEGV, &act, NULL) == 0);
+		is_in_handler = 1;
+		CHECK(raise(SIGUSR1) == 0);
+		is_in_handler = 0;
+		CHECK(write(shared, ".", 1) == 1);
 	}
 	CHECK(needs == 0);
+}
+
+static void a_handler_probes_and_logs(void) {
+	static char below[1 << 16];
+	shared = fresh(O_RDWR);
+	CHECK(write(shared, "-", 1) == 1);
+	handlers_probe(below, sizeof below);
+	holds("-h.h.hn.h.h.hn.");
+}
+
+/* It lies above the stack of its thread. */
+static __thread char above[1 << 16];
+static volatile int are_loaded;
+
+static void *probes_in_a_thread(void *nothing) {
+	char local;
+	while (!are_loaded)
+		sched_yield();
+	CHECK(above > &local);
+	handlers_probe(above, sizeof above);
+	return nothing;
+}
+
+/* The libraries have memory of each thread. */
+static void libraries_are_loaded_in(void) {
+	static char bytes[1 << 20];
+	char path[4096], copy[4200];
+	ssize_t n = readlink("/proc/self/exe", path, sizeof path - 6);
+	CHECK(n > 0);
+	path[n] = 0;
+	strcpy(strrchr(path, '/'), "/plug");
+	int from = open(path, O_RDONLY);
+	CHECK(from >= 0 && (n = read(from, bytes, sizeof bytes)) > 0 && close(from) == 0);
+	for (int i = 0; i < 40; i++) {
+		snprintf(copy, sizeof copy, "%s.%d", path, i);
+		int to = open(copy, O_WRONLY | O_CREAT | O_TRUNC, 0700);
+		CHECK(to >= 0 && write(to, bytes, n) == n && close(to) == 0);
+		void *plug = dlopen(copy, RTLD_NOW);
+		CHECK(plug && unlink(copy) == 0);
+		int *(*number)(void) = dlsym(plug, "plug_number");
+		CHECK(number && ++*number() == 1);
+	}
+}
+
+static void a_handler_probes_in_a_thread(void) {
+	pthread_t thread;
+	shared = fresh(O_RDWR);
+	CHECK(write(shared, "-", 1) == 1 && pthread_create(&thread, NULL, probes_in_a_thread, NULL) == 0);
+	libraries_are_loaded_in();
+	are_loaded = 1;
+	CHECK(pthread_join(thread, NULL) == 0);
 	holds("-h.h.hn.h.h.hn.");
 }
 
 TRAPS({"forks", functions_of_forks_need_no_heap}, {"two_forks", two_threads_fork_beside_others},
-      {"probes", a_handler_probes_and_logs})
+      {"stops", two_threads_stop_each_other_before_a_fork},
+      {"probes", a_handler_probes_and_logs},
+      {"threads_probes", a_handler_probes_in_a_thread})

@@ -2,7 +2,7 @@
 //! end of the process.
 
 use crate::table::numbers_part;
-use crate::thread::note_foreign_actions;
+use crate::thread::note_child_in_this_memory;
 use crate::{fault, fork, real, report};
 use heddle_bypass::planted::{Bug, planted};
 use libc::{c_int, c_void, mmsghdr, msghdr, pid_t};
@@ -49,15 +49,16 @@ pub fn before_copy(flags: u64) {
 pub fn before_clone(flags: u64) {
     let has = |flag: c_int| flags & flag as u64 != 0;
     let is_thread = has(libc::CLONE_THREAD);
+    let has_words = has(libc::CLONE_VM) && has(libc::CLONE_SETTLS);
     if is_thread != has(libc::CLONE_FILES)
-        || is_thread != has(libc::CLONE_SETTLS)
+        || is_thread != has_words
         || has(libc::CLONE_NEWPID) && is_process_1()
     {
         numbers_part();
     }
     if !is_thread {
-        if has(libc::CLONE_SETTLS) && !has(libc::CLONE_SIGHAND) {
-            note_foreign_actions();
+        if has_words {
+            note_child_in_this_memory(has(libc::CLONE_SIGHAND));
         }
         fork::before_sharing_child(flags);
     }
