@@ -36,7 +36,9 @@ pub fn undo_file(image: &Path, repair: u64) -> Option<FoundUndo> {
         let head = head_of(&path).filter(|head| head.image.repair == repair)?;
         Some(FoundUndo { path, is_finished: head.is_finished })
     };
-    files.filter_map(is_its).next()
+    // A damaged copy does not hide a whole one.
+    let found: Vec<FoundUndo> = files.filter_map(is_its).collect();
+    found.iter().find(|undo| Undo::open(&undo.path).is_ok()).or(found.first()).cloned()
 }
 
 /// How to go back from a repair that was stopped half-way, for messages, and its undo file if that was found.
@@ -57,13 +59,12 @@ pub fn way_back(image: &Path, repair: u64) -> (String, Option<FoundUndo>) {
     (way, undo)
 }
 
-/// Why an undo file cannot be used, with the way out if a repair of the image was stopped half-way (`half`: its number). A file that
-/// is of no use must not be all that messages lead to. But a user who has named the wrong file is not told to do without the right one.
-pub fn useless(why: &str, file: &Path, image: &Path, half: Option<u64>) -> String {
-    let Some(repair) = half else { return why.to_owned() };
-    let is_its = head_of(file).is_some_and(|head| head.image.repair == repair);
-    let way = if is_its { without_it(image) } else { way_back(image, repair).0 };
-    format!("{why}. {way}")
+/// Why an undo file cannot be used, with the way out if a repair of the image was stopped half-way (`half`: its number).
+pub fn useless(why: &str, image: &Path, half: Option<u64>) -> String {
+    match half {
+        Some(repair) => format!("{why}. {}", way_back(image, repair).0),
+        None => why.to_owned(),
+    }
 }
 
 /// How to go on with a half repaired image whose undo file is lost, damaged or refused, for messages.

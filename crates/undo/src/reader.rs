@@ -25,6 +25,8 @@ pub struct Undo {
     /// Checksum of the blocks as the repair left them.
     pub left: u32,
     blocks: Vec<u64>,
+    /// Which ones of the file they are.
+    places: Vec<u64>,
 }
 
 fn number(bytes: &[u8], at: usize) -> u64 {
@@ -105,13 +107,14 @@ impl Undo {
             false => entries_so_far(&mut from, image.blocks, number(&head, LEFT_AT))?,
             true => all_entries(&mut from, &head, image.blocks, number(&head, COUNT_AT))?,
         };
-        let is_once = entries.iter().collect::<HashSet<_>>().len() == entries.len();
+        let (blocks, places): (Vec<u64>, Vec<u64>) = entries.into_iter().unzip();
+        let is_once = blocks.iter().collect::<HashSet<_>>().len() == blocks.len();
         if !is_once {
             return Err(damaged());
         }
         drop(from);
         let left = if is_finished { number(&head, LEFT_AT) as u32 } else { 0 };
-        Ok(Undo { file: Arc::new(file), image, is_finished, left, blocks: entries })
+        Ok(Undo { file: Arc::new(file), image, is_finished, left, blocks, places })
     }
 
     /// Returns true if nobody writes it, and as long as this is there, nobody else is told so.
@@ -121,8 +124,8 @@ impl Undo {
 
     /// The old bytes of those of its blocks that count.
     pub fn old(&self, counts: impl Fn(u64) -> bool) -> Old {
-        let places = self.blocks.iter().zip(0..).filter(|(block, _)| counts(**block));
-        Old::of(&self.file, places.map(|(block, n)| (*block, n)).collect())
+        let places = self.blocks.iter().zip(&self.places).filter(|(block, _)| counts(**block));
+        Old::of(&self.file, places.map(|(block, n)| (*block, *n)).collect())
     }
 
     /// Numbers of its blocks.
@@ -135,7 +138,7 @@ impl Undo {
     /// # Errors
     /// Those of the system.
     pub fn read(&self, n: usize, into: &mut Block) -> std::io::Result<()> {
-        self.file.read_exact_at(into, place(n as u64) + 8)
+        self.file.read_exact_at(into, place(self.places[n]) + 8)
     }
 }
 
@@ -150,20 +153,18 @@ fn block_of(entry: &[u8; ENTRY_BYTES], blocks: u64) -> Option<u64> {
     (number(entry, 8 + BLOCK_BYTES) == sum && block < blocks).then_some(block)
 }
 
-/// Of a repair that has not ended: all up to a torn one at the end, and at least `durable`.
-fn entries_so_far(from: &mut impl Read, blocks: u64, durable: u64) -> Result<Vec<u64>, String> {
-    let (mut entries, mut entry, mut is_torn) = (Vec::new(), [0; ENTRY_BYTES], false);
+/// Of a repair that has not ended: all that are whole, with their places. The first `durable` ones are.
+fn entries_so_far(from: &mut impl Read, blocks: u64, durable: u64) -> Result<Vec<(u64, u64)>, String> {
+    let (mut entries, mut entry, mut n) = (Vec::new(), [0; ENTRY_BYTES], 0);
     while fill(from, &mut entry)? == ENTRY_BYTES {
         match block_of(&entry, blocks) {
-            Some(_) if is_torn => return Err(damaged()),
-            Some(block) => entries.push(block),
-            None => is_torn = true,
+            Some(block) => entries.push((block, n)),
+            None if n < durable => return Err(damaged()),
+            None => {}
         }
+        n += 1;
     }
-    if (entries.len() as u64) < durable {
-        return Err(damaged());
-    }
-    Ok(entries)
+    if n < durable { Err(damaged()) } else { Ok(entries) }
 }
 
 fn all_entries(
@@ -171,13 +172,13 @@ fn all_entries(
     head: &[u8; HEAD_BYTES],
     blocks: u64,
     count: u64,
-) -> Result<Vec<u64>, String> {
+) -> Result<Vec<(u64, u64)>, String> {
     let (mut entries, mut entry, mut sum) = (Vec::new(), [0; ENTRY_BYTES], crc32c::crc32c(head));
-    for _ in 0..count {
+    for n in 0..count {
         if fill(from, &mut entry)? < ENTRY_BYTES {
             return Err(damaged());
         }
-        entries.push(block_of(&entry, blocks).ok_or_else(damaged)?);
+        entries.push((block_of(&entry, blocks).ok_or_else(damaged)?, n));
         sum = crc32c::crc32c_append(sum, &entry);
     }
     let mut said = [0; 5];

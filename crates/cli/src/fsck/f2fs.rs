@@ -187,9 +187,12 @@ fn examined(args: &Args, is_logged: bool, is_half: bool, lock: ReadLock) -> Resu
         None => ReadLock::of(image),
         Some(lock) => Ok(lock),
     };
-    let is_moved = |meta| Identity::of(&meta) != looked_at;
+    let is_moved = image.metadata().map_or(true, |meta| Identity::of(&meta) != looked_at);
+    if is_moved && found.done.is_none() && found.hindered.is_none() {
+        bail!("cannot check {}: somebody has moved or replaced it meanwhile", image.display());
+    }
     match found.done.as_ref().map_or(Ok(()), |done| done.signals.check()) {
-        _ if image.metadata().map_or(true, is_moved) => {
+        _ if is_moved => {
             found.checked = format!("{}; heddle did not look at it: it was moved or replaced", found.checked);
         }
         Ok(()) => own::look_behind(image, &mut found),
@@ -197,6 +200,7 @@ fn examined(args: &Args, is_logged: bool, is_half: bool, lock: ReadLock) -> Resu
     }
     if let Err(half) = lock.map_or(Ok(()), |lock| lock.is_whole())
         && found.hindered.is_none()
+        && !is_moved
     {
         found.issues.push(half.to_string());
         found.repaired = false;
@@ -356,9 +360,6 @@ fn by_checker(
     // Without /proc it is told what is wrong, and nothing is repaired.
     let path = lock.path_for_programs().or_else(|_| image.canonicalize())?;
     let Said { mut issues, ended } = checker.look(&path)?;
-    if Identity::of(&path.metadata()?) != looked_at {
-        bail!("cannot check {}: somebody has replaced it meanwhile", image.display());
-    }
     let mut found = Found::by(CHECKER, "all that it knows of");
     if F2fs::open(image).is_ok_and(|fs| fs.info().needs_fsck) {
         issues.push(ASKS.to_owned());

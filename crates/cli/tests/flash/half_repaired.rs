@@ -184,6 +184,12 @@ fn a_cut_or_damaged_undo_file_names_the_way_without_it() {
         let said = go_back(&place.path("tools/fsck.f2fs"), &image);
         assert!(said.code == 8 && !said.err.contains("--discard-undo"), "{}", said.err);
         assert!(said.err.contains(&heddle_undo::shell_word(&file)), "{}", said.err);
+        // A damaged copy hides no whole one.
+        fs::write(place.path("a-copy"), undo).unwrap();
+        let said = fsck(&["-y"], &image);
+        assert!(said.out.contains(&heddle_undo::shell_word(&file)), "{why}: {}", said.out);
+        go_back(&place.path("a-copy"), &image).failed(8, &[why, &heddle_undo::shell_word(&file)]);
+        fs::remove_file(place.path("a-copy")).unwrap();
         fs::write(&file, undo).unwrap();
     }
     let said = fsck(&["-y", "--discard-undo"], &image);

@@ -92,6 +92,36 @@ fn a_repair_whose_lost_files_are_moved_away_goes_back() {
     }
 }
 
+/// `discard` took all in the directory for its own.
+#[test]
+fn what_somebody_puts_beside_lost_files_stays() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    let mine = "mkdir -p $T/../image.lost/lost_found && echo mine > $T/../image.lost/lost_found/mine";
+    // A repair that goes back: the name that it wants is taken.
+    place.edit(|image| lose_name(image, 3, number));
+    let before = fs::read(place.image()).unwrap();
+    let said = repair(&place, &format!("case \"$*\" in *-y*) {mine};; esac"));
+    assert!(said.code == 4 && said.out.contains("nothing was changed"), "{}{}", said.out, said.err);
+    assert!(fs::read(place.image()).unwrap() == before);
+    assert_eq!(fs::read(place.path("image.lost/lost_found/mine")).unwrap(), b"mine\n");
+    assert_eq!(fs::read_dir(place.path("image.lost")).unwrap().count(), 1, "and nothing else");
+}
+
+/// "clean", with 0, of an image that nobody had looked at.
+#[test]
+fn a_check_of_an_image_that_is_replaced_fails() {
+    let Some((_alone, place, number)) = with_file(b"x") else { return };
+    fs::copy(place.image(), place.path("other")).unwrap();
+    let mut damaged = fs::read(place.path("other")).unwrap();
+    lose_name(&mut damaged, 3, number);
+    fs::write(place.path("other"), damaged).unwrap();
+    let said = repair(
+        &place,
+        "case \"$*\" in *--dry-run*) fsck.f2fs \"$@\"; R=$?; mv $T/../other $T/../image; exit $R;; esac",
+    );
+    said.failed(8, &["moved or replaced"]);
+}
+
 /// The report in JSON was refused, and the exit code said that stdout had not taken it.
 #[test]
 fn a_repair_of_an_image_with_any_name_reports_in_json() {

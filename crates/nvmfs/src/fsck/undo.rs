@@ -68,7 +68,7 @@ pub fn is_needless(path: &Path, region: &Region) -> bool {
 /// [`FsckError::Foreign`], [`FsckError::Write`].
 pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
     let useless = |why: String| match region.path() {
-        Some(image) => wrong(path, heddle_undo::useless(&why, path, image, half_repaired(region))),
+        Some(image) => wrong(path, heddle_undo::useless(&why, image, half_repaired(region))),
         None => wrong(path, why),
     };
     let undo = Undo::open(path).map_err(useless)?;

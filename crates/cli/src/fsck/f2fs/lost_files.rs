@@ -33,6 +33,8 @@ pub(super) struct LostFiles {
     id: RepairId,
     saver: Saver,
     is_left_to_checker: bool,
+    /// What has got its name.
+    published: Vec<&'static str>,
 }
 
 /// Names of what a repair works with, below its directory.
@@ -68,7 +70,7 @@ impl LostFiles {
             match fs::DirBuilder::new().mode(0o700).create(&dir) {
                 Ok(()) => {
                     let saver = Saver::of(&dir, staging(id)).map_err(|error| cannot_make(&dir, &error))?;
-                    let lost = LostFiles { dir, id, saver, is_left_to_checker: false };
+                    let lost = LostFiles { dir, id, saver, is_left_to_checker: false, published: Vec::new() };
                     return match fs::create_dir_all(lost.dir()) {
                         Ok(()) => Ok(lost),
                         Err(error) => Err(cannot_make(&lost.dir, &error)),
@@ -121,30 +123,36 @@ impl LostFiles {
 
     /// Removes all that was saved.
     pub(super) fn discard(&mut self) {
-        // All in it is of this repair, which has made it.
+        // Before that everything of this repair has names with its number: other names are a stranger's.
         let here = self.saver.here();
-        for made in [LOST_FOUND, OF_CHECKER] {
+        for made in std::mem::take(&mut self.published) {
             let _ = fs::remove_dir_all(here.join(made));
         }
         remove_work(&here, self.id);
-        let _ = fs::remove_dir(&self.dir);
+        self.take_empty_away();
     }
 
     /// Gives all files their names, at the end of the repair. Returns the directory that holds files now.
     ///
     /// # Errors
     /// The reason why not.
-    pub(super) fn publish(&self) -> Result<Option<PathBuf>, String> {
+    pub(super) fn publish(&mut self) -> Result<Option<PathBuf>, String> {
         if self.is_left_to_checker {
             self.saver.is_in_place()?;
         }
-        self.saver.publish()?;
-        Ok(publish_of_checker(&self.dir, self.id))
+        if self.saver.publish()? {
+            self.published.push(LOST_FOUND);
+        }
+        self.published.extend(publish_of_checker(&self.dir, self.id));
+        Ok(where_files_are(&self.dir, &self.published))
     }
 
     /// Removes empty directories, from the inside.
     fn take_empty_away(&self) {
-        take_empty_away(&self.dir, self.id);
+        take_empty_away(&self.saver.here(), self.id);
+        if self.saver.is_in_place().is_ok() {
+            let _ = fs::remove_dir(&self.dir);
+        }
     }
 }
 
@@ -160,29 +168,39 @@ fn take_empty_away(dir: &Path, id: RepairId) {
     levels.chain([dir]).for_each(|dir| _ = fs::remove_dir(dir));
 }
 
-/// Gives the files that the checker saved their place. Returns the directory that holds files now.
-fn publish_of_checker(dir: &Path, id: RepairId) -> Option<PathBuf> {
-    let (found, by_checker) = (dir.join(LOST_FOUND), inside(dir, id).join(LOST_FOUND));
+/// Gives the files that the checker saved their place. Returns its name; `None`: it saved no file.
+fn publish_of_checker(dir: &Path, id: RepairId) -> Option<&'static str> {
+    let by_checker = inside(dir, id).join(LOST_FOUND);
     let _ = fs::remove_dir(&by_checker);
-    let to = if found.exists() { dir.join(OF_CHECKER) } else { found.clone() };
-    // It fails if the checker saved no file.
-    let _ = fs::rename(by_checker, &to);
+    let name = if dir.join(LOST_FOUND).exists() { OF_CHECKER } else { LOST_FOUND };
+    let renamed = fs::rename(by_checker, dir.join(name));
     take_empty_away(dir, id);
-    let is_one = found.is_dir() && !dir.join(OF_CHECKER).exists();
-    dir.exists().then(|| if is_one { found } else { dir.to_owned() })
+    renamed.is_ok().then_some(name)
+}
+
+/// The directory that holds all of these.
+fn where_files_are(dir: &Path, published: &[&str]) -> Option<PathBuf> {
+    match published {
+        [] => None,
+        [one] => Some(dir.join(one)),
+        _ => Some(dir.to_owned()),
+    }
 }
 
 /// Gives the files of a repair their names that was killed when it had ended, and not given them. Returns their directory.
 pub(super) fn publish_killed(image: &Path, id: RepairId) -> io::Result<Option<PathBuf>> {
     for dir in places(image).filter(|dir| dir.exists()) {
         let [saved, by_checker] = [staging(id), of_checker(id)].map(|work| dir.join(work));
+        let mut published = Vec::new();
         if saved.exists() {
             let (from, to) = (&saved, dir.join(LOST_FOUND));
             rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?;
+            published.push(LOST_FOUND);
         } else if !by_checker.exists() {
             continue;
         }
-        let left = publish_of_checker(&dir, id);
+        published.extend(publish_of_checker(&dir, id));
+        let left = where_files_are(&dir, &published);
         if let Some(left) = &left {
             fs::File::open(left)?.sync_all()?;
             fs::File::open(&dir)?.sync_all()?;
@@ -228,12 +246,12 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let image = place.path().join("a.img");
         fs::write(&image, "").unwrap();
-        let lost = LostFiles::of(&image, ID).unwrap();
+        let mut lost = LostFiles::of(&image, ID).unwrap();
         fs::create_dir(lost.dir().join(LOST_FOUND)).unwrap();
         assert_eq!(lost.publish(), Ok(None));
         drop(LostFiles::of(&image, ID).unwrap());
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "the image alone");
-        let lost = LostFiles::of(&image, ID).unwrap();
+        let mut lost = LostFiles::of(&image, ID).unwrap();
         fs::create_dir(lost.dir().join(LOST_FOUND)).unwrap();
         fs::write(lost.dir().join(LOST_FOUND).join("n"), "x").unwrap();
         let left = lost.publish().unwrap().unwrap();
@@ -250,7 +268,7 @@ mod tests {
         let image = place.path().join("a.img");
         fs::write(&image, "").unwrap();
         fs::write(place.path().join("victim"), "precious").unwrap();
-        let lost = LostFiles::of(&image, ID).unwrap();
+        let mut lost = LostFiles::of(&image, ID).unwrap();
         fs::create_dir(lost.dir().join(LOST_FOUND)).unwrap();
         let names =
             (0..CLIMBS_MAX).map(|climbs| "../".repeat(climbs) + "victim").filter(|name| name.len() <= 255);

@@ -192,19 +192,19 @@ impl Saver {
         Ok(Written { damage: writing.damage, places: writing.places })
     }
 
-    /// Gives what was saved its name; durable when this returns.
+    /// Gives what was saved its name; durable when this returns. Returns false if nothing was saved.
     ///
     /// # Errors
     /// Why it has another name still.
-    pub(super) fn publish(&self) -> Result<(), String> {
+    pub(super) fn publish(&self) -> Result<bool, String> {
         if self.saved + self.changed.len() == 0 {
-            return Ok(());
+            return Ok(false);
         }
         self.is_in_place()?;
         let (root, staging) = (&self.root, &self.staging);
         let moved = rustix::fs::renameat_with(root, staging, root, LOST_FOUND, RenameFlags::NOREPLACE);
         let published = moved.and_then(|()| rustix::fs::fsync(root));
-        published.map_err(|errno| cannot("save lost files in", &self.dir, errno.into()))
+        published.map(|()| true).map_err(|errno| cannot("save lost files in", &self.dir, errno.into()))
     }
 
     /// Checks that its path still leads to it: the user is told of that path.

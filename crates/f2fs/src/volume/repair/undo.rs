@@ -93,13 +93,6 @@ fn changed_nothing(undo: &Undo, device: &Device) -> bool {
         && undo.blocks().iter().all(|block| SUPERBLOCKS.contains(block))
 }
 
-/// Returns true if an undo file lacks a superblock, and the image has the mark of its repair. Both superblocks were kept, durably, before
-/// the mark.
-fn is_cut(undo: &Undo, device: &Device) -> bool {
-    let is_marked = repair_mark::read(device).is_some_and(|mark| mark.id.0 == undo.image.repair);
-    is_marked && !SUPERBLOCKS.into_iter().all(|block| undo.blocks().contains(&block))
-}
-
 /// Refuses an image of which a repair was stopped half-way, with the way out.
 pub(crate) fn refuse_half_repaired(device: &Device) -> Result<(), OpenError> {
     let Some(mark) = repair_mark::read(device).filter(|mark| mark.is_half()) else { return Ok(()) };
@@ -165,12 +158,9 @@ pub fn undo(image: &Path, file: &Path) -> Result<Restored, String> {
     let device = opened.map_err(|error| error.to_string())?;
     let wrong = |why: String| format!("cannot use the undo file {}: {why}", file.display());
     let half = repair_mark::read(&device).filter(|mark| mark.is_half());
-    let useless = |why: String| wrong(heddle_undo::useless(&why, file, image, half.map(|mark| mark.id.0)));
+    let useless = |why: String| wrong(heddle_undo::useless(&why, image, half.map(|mark| mark.id.0)));
     let undo = Undo::open(file).map_err(useless)?;
     is_of(&undo, &device).map_err(useless)?;
-    if is_cut(&undo, &device) {
-        return Err(useless("it is cut short".into()));
-    }
     if changed_nothing(&undo, &device) {
         // The image may be anything: it must not be told that it is as it was.
         return Err(wrong(
