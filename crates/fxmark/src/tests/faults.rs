@@ -5,8 +5,10 @@ use super::{measured, quick, toy};
 use crate::*;
 use Workload::*;
 
-/// So many runs of a twentieth of a second see a fault: on a busy machine one may hold no operation that meets it.
-const RUNS_MAX: usize = 20;
+/// So many runs see a fault: on a busy machine a short one may hold no operation that meets it.
+const RUNS_MAX: u32 = 20;
+/// So many are short. Each later one takes a tenth of a second longer than the one before.
+const RUNS_SHORT: u32 = 10;
 
 /// Runs the workloads on a toy with this fault; each must fail with this word and have no rate.
 fn fails(fault: Fault, workloads: &[Workload], word: &str) {
@@ -14,8 +16,12 @@ fn fails(fault: Fault, workloads: &[Workload], word: &str) {
 }
 
 fn each_fails(fault: Fault, workload: Workload, word: &str) {
-    let once = || run(&quick([workload], vec![toy(fault)]), &mut ()).unwrap();
-    let mut reports = (0..RUNS_MAX).map(|_| once());
+    let once = |n: u32| {
+        let quick = quick([workload], vec![toy(fault)]);
+        let secs = quick.secs + 0.1 * f64::from(n.saturating_sub(RUNS_SHORT));
+        run(&Config { secs, ..quick }, &mut ()).unwrap()
+    };
+    let mut reports = (0..RUNS_MAX).map(once);
     let report = reports.find(Report::has_failures);
     let report = report.unwrap_or_else(|| panic!("{fault:?} went unseen by {workload:?}"));
     assert_eq!(report.runs.len(), 1);

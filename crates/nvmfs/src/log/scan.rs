@@ -238,6 +238,8 @@ fn one_group(slots: &Slots<'_>, txn: Txn, scan: &mut PageScan) -> Result<u32, u3
                 break;
             }
             FoundRecord::Damaged if !slots.is_later_line(slot) => return Err(slot),
+            // As in `by_marks`: it was marked, so all of it was durable.
+            FoundRecord::Torn if slots.line(slot)[7] == commit_mark(slots.seed, slot) => return Err(slot),
             _ => {
                 whole = false;
                 1

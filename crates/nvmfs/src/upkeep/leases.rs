@@ -15,7 +15,9 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 /// under way.
 pub fn give_up(core: &Core, lease: Lease) {
     let (lane, number) = (core.lane(lease.lane.0), lease.lane.0);
+    // Until `inside` is 0 again: both parts below use what is the lane's own.
     exclude_reclaimers(core, lane);
+    let keeps_handles = hand_over(core, number);
     // SAFETY: I1 of `lease`: the lease is the caller's, and not busy.
     give_back(core, unsafe { lane.own() }, number);
     lane.intent.inside.store(0, Release); // ORDERING: Release, after all of it.
@@ -23,37 +25,36 @@ pub fn give_up(core: &Core, lease: Lease) {
     lane.intent.holder.store(0, Release);
     // ORDERING: Relaxed, an estimate.
     core.root().lanes_leased.fetch_sub(1, Relaxed);
-    let_go(core, lease);
+    let_go(core, lease, keeps_handles);
 }
 
-/// Releases a lane that holds nothing but handles. They belong to the process. They move to a lane that it
-/// has parked, or else this lane is parked.
-fn let_go(core: &Core, leased: Lease) {
-    let table = core.lane_table();
+/// Moves handles to a lane that the process has parked: they belong to the process. Returns true if some stay.
+fn hand_over(core: &Core, lane: u16) -> bool {
+    let Ok(process_slot) = core.process_slot() else { return false };
+    if !opens::has_any(core, lane) {
+        return false;
+    }
+    let Some(parked) = unpark(core, process_slot) else { return true };
+    let mut scratch = Scratch::default();
+    // The lane is this thread's, and idle.
+    let mut guard = of_the_dead(core, lane, &mut scratch);
+    for inode in opens::hand_over(core, lane, parked.lane.0) {
+        life::end_once(core, &mut guard, inode);
+    }
+    drop(guard);
+    park(core, parked, process_slot);
+    opens::has_any(core, lane)
+}
+
+/// Releases a lane that holds nothing but handles. With handles it is parked.
+fn let_go(core: &Core, mut lease: Lease, keeps_handles: bool) {
     let Ok(process_slot) = core.process_slot() else { return };
-    let lane = leased.lane.0;
-    let mut lease = leased;
-    if opens::has_any(core, lane) {
-        if let Some(parked) = unpark(core, process_slot) {
-            let mut scratch = Scratch::default();
-            // The lane is this thread's, and idle.
-            let mut guard = of_the_dead(core, lane, &mut scratch);
-            for inode in opens::hand_over(core, lane, parked.lane.0) {
-                life::end_once(core, &mut guard, inode);
-            }
-            drop(guard);
-            let emptied = !opens::has_any(core, lane);
-            park(core, parked, process_slot);
-            if !emptied {
-                return park(core, lease, process_slot);
-            }
-        } else {
-            return park(core, lease, process_slot);
-        }
+    if keeps_handles {
+        return park(core, lease, process_slot);
     }
     lease.died = false;
     // If this fails, the lane was taken from this process, and is being settled.
-    let _released = table.release(&core.arena, lease);
+    let _released = core.lane_table().release(&core.arena, lease);
 }
 
 /// Returns a lane's resources to the shared pools. The caller holds the lane's lease.

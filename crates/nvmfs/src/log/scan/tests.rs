@@ -212,6 +212,7 @@ fn a_marked_transaction_counts_wherever_it_lies_and_is_whole() {
             (&[(1, Damaged)], Err(1)),
             (&[(1, Mismarked(1, 1))], Err(1)),
             (&[(1, Unmarked(1, 2)), (2, Damaged)], Err(2)),
+            (&[(1, Unmarked(1, 2)), (2, Torn(true))], Err(2)),
             (&[(2, Marked(1, 2))], Err(2)),
             (&[(1, Marked(2, 1))], Err(1)),
             (&[(63, Marked(63, 2))], Err(63)),
