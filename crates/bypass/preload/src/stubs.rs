@@ -4,6 +4,7 @@
 
 use crate::table::numbers_part;
 use crate::{fork, real, report};
+use rustix::io::Errno;
 use std::ffi::CStr;
 use std::sync::atomic::AtomicPtr;
 
@@ -109,8 +110,10 @@ fn before_loading(is_apart: bool, name: i64, flags: libc::c_int) {
     }
     // SAFETY: the caller's promise: a string.
     let name = unsafe { CStr::from_ptr(std::ptr::with_exposed_provenance(name as usize)) };
-    // Of a plain name only the loader knows the place.
-    if !name.to_bytes().contains(&b'/') || rustix::fs::access(name, rustix::fs::Access::EXISTS).is_ok() {
+    // Of a plain name only the loader knows the place, and of one with `$ORIGIN` or the like.
+    let is_path = name.to_bytes().contains(&b'/') && !name.to_bytes().contains(&b'$');
+    let is_there = rustix::fs::access(name, rustix::fs::Access::EXISTS);
+    if !is_path || !matches!(is_there, Err(Errno::NOENT | Errno::NOTDIR)) {
         report::has_library_apart();
         numbers_part();
     }

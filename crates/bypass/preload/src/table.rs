@@ -371,6 +371,7 @@ pub fn any_engine() -> bool {
 pub fn is_of_an_engine(fd: BorrowedFd<'_>) -> bool {
     let is_ours = |known: KernelStat| matches!(MOUNTS.known(&known), Some(MountAnswer::Ours(_)));
     !this_thread().is_busy()
+        && !this_thread().is_vfork_child()
         && MOUNTS.any_engine_mapped()
         && KernelStat::of(fd).is_ok_and(|known| known.is_regular() && is_ours(known))
 }

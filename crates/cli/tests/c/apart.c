@@ -4,11 +4,9 @@
 #include <libgen.h>
 
 static void uses_plug(int is_apart) {
-	char path[4096], twin[4096];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof path - 6);
-	CHECK(n > 0);
-	path[n] = 0;
-	strcpy(strrchr(path, '/'), "/plug");
+	/* Only the loader knows what this means. */
+	const char *path = "$ORIGIN/plug";
+	char twin[4096];
 	int fd = fresh(O_RDWR);
 	CHECK(write(fd, "hello ", 6) == 6);
 	void *plug = is_apart ? dlmopen(LM_ID_NEWLM, path, RTLD_NOW) : dlopen(path, RTLD_NOW | RTLD_DEEPBIND);

@@ -102,7 +102,9 @@ fn before(n: i64, [a, b, c, d, e]: [i64; 5]) {
                 super::copies::refresh_kernel_size(fd);
             }
         }
-        libc::SYS_mmap => super::copies::before_mapping(e as c_int, d as c_int),
+        libc::SYS_mmap if d as c_int & libc::MAP_ANONYMOUS == 0 => {
+            super::copies::before_mapping(e as c_int, d as c_int)
+        }
         libc::SYS_sendmsg => before_sending(pointer(b as usize)),
         libc::SYS_sendmmsg => before_sending_all(pointer(b as usize), c as u32),
         libc::SYS_clone => before_clone(a as u64),
