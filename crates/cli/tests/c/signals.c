@@ -180,7 +180,8 @@ static void many_come(int are_masked) {
 		CHECK(write(appends_to, bytes, sizeof bytes) == sizeof bytes);
 	}
 	CHECK(pthread_join(sender, NULL) == 0 && in_parent == 100 * signals && fstat(appends_to, &now) == 0);
-	CHECK(now.st_size % sizeof bytes <= 16 * signals && calls > 0 && close(appends_to) == 0);
+	/* Several rounds may be handled between two calls. */
+	CHECK(now.st_size % sizeof bytes <= in_parent && calls > 0 && close(appends_to) == 0);
 }
 
 static void many_signals_come_in_one_call(void) {
