@@ -12,6 +12,8 @@ pub struct FoundUndo {
     pub path: PathBuf,
     /// It says that the repair has ended.
     pub is_finished: bool,
+    /// It can be used ([`Undo::open`]).
+    pub is_whole: bool,
 }
 
 /// The undo file of the repair of this number. It is looked for beside the image and beside the path by which the image is named, and in
@@ -34,18 +36,18 @@ pub fn undo_file(image: &Path, repair: u64) -> Option<FoundUndo> {
     });
     let is_its = |path: PathBuf| {
         let head = head_of(&path).filter(|head| head.image.repair == repair)?;
-        Some(FoundUndo { path, is_finished: head.is_finished })
+        let is_whole = Undo::open(&path).is_ok();
+        Some(FoundUndo { path, is_finished: head.is_finished, is_whole })
     };
     // A damaged copy does not hide a whole one.
-    let found: Vec<FoundUndo> = files.filter_map(is_its).collect();
-    found.iter().find(|undo| Undo::open(&undo.path).is_ok()).or(found.first()).cloned()
+    files.filter_map(is_its).max_by_key(|undo| undo.is_whole)
 }
 
 /// How to go back from a repair that was stopped half-way, for messages, and its undo file if that was found.
 pub fn way_back(image: &Path, repair: u64) -> (String, Option<FoundUndo>) {
     let (undo, shown) = (undo_file(image, repair), shell_word(image));
     let way = match &undo {
-        Some(undo) if Undo::open(&undo.path).is_err() => {
+        Some(undo) if !undo.is_whole => {
             let (shown, way) = (undo.path.display(), without_it(image));
             return (format!("Its undo file {shown} is cut short or damaged. {way}"), None);
         }

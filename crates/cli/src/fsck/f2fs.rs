@@ -182,7 +182,7 @@ fn examined(args: &Args, is_logged: bool, is_half: bool, lock: ReadLock) -> Resu
     let Some(checker) = Checker::installed() else { return own::look_alone(F2fs::open(image)) };
     let looked_at = lock.identity()?;
     // No other repair begins until this is told, or this one begins.
-    let (mut found, lock) = by_checker(args, &checker, is_logged, is_half, lock)?;
+    let (mut found, lock) = by_checker(args, &checker, is_logged, is_half, lock, looked_at)?;
     let lock = match lock {
         None => ReadLock::of(image),
         Some(lock) => Ok(lock),
@@ -354,9 +354,9 @@ fn by_checker(
     is_logged: bool,
     is_half: bool,
     lock: ReadLock,
+    looked_at: Identity,
 ) -> Result<(Found, Option<ReadLock>)> {
     let image = args.image.as_path();
-    let looked_at = lock.identity()?;
     // Without /proc it is told what is wrong, and nothing is repaired.
     let path = lock.path_for_programs().or_else(|_| image.canonicalize())?;
     let Said { mut issues, ended } = checker.look(&path)?;

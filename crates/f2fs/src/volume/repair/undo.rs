@@ -122,8 +122,7 @@ pub fn end_repair(
     let Some(RepairMark { id, state: RepairState::UnderWay }) = repair_mark::read(&device) else {
         return Ok(false);
     };
-    let undo = heddle_undo::undo_file(image, id.0).filter(|undo| undo.is_finished);
-    if undo.is_none_or(|undo| Undo::open(&undo.path).is_err()) {
+    if !heddle_undo::undo_file(image, id.0).is_some_and(|undo| undo.is_finished && undo.is_whole) {
         return Ok(false);
     }
     before(id).map_err(|source| OpenError::System {
