@@ -111,7 +111,7 @@ pub struct VolatileInode {
     /// Readers that copy without validation; freed blocks wait for them.
     pub pins: Pins,
     /// Allocated blocks.
-    pub blocks: AtomicU64,
+    blocks: AtomicU64,
     /// Blocks whose freeing waits for pins (`file::deferred`).
     pub deferred: AtomicU64,
     /// First page of the last truncation or shift; in a directory the extended attributes.
@@ -437,8 +437,7 @@ impl VolatileInode {
             gid,
             rdev: self.rdev(),
             size_bytes: self.size(),
-            // ORDERING: Relaxed, a count on its own.
-            blocks_512: (self.blocks.load(Relaxed) as i64).max(0) as u64 * 8,
+            blocks_512: self.blocks_counted() * 8,
             atime,
             mtime,
             ctime,
@@ -504,6 +503,12 @@ impl VolatileInode {
     /// Returns true if such a record may still count: no later attribute record of this directory is durable.
     pub fn foreign_record_may_count(&self) -> bool {
         self.tombstone_version.load(SeqCst) > self.attributes_change_count.load(SeqCst)
+    }
+
+    /// The count of allocated blocks. A death in a call can leave it wrong until the next mount, also below zero.
+    pub fn blocks_counted(&self) -> u64 {
+        // ORDERING: Relaxed, a count on its own.
+        (self.blocks.load(Relaxed) as i64).max(0) as u64
     }
 
     /// Adds `change`, which may be negative, to the count of allocated blocks.

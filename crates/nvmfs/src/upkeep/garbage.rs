@@ -72,8 +72,8 @@ pub fn while_too_long(core: &Core, inode: InodeRef<'_>, mut step: impl FnMut()) 
 /// the limit is the living records themselves: other files, and first of all overwrites, need each page.
 fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
     let pages = chain::pages(core, inode);
-    // Alive at most: one record a block, two slots a name, one attribute record. ORDERING: Relaxed, an estimate.
-    let alive = inode.volatile.blocks.load(Relaxed) + 2 * table::count(core, inode) + 2;
+    // Alive at most: one record a block, two slots a name, one attribute record.
+    let alive = inode.volatile.blocks_counted() + 2 * table::count(core, inode) + 2;
     let chains = chain::existing(core, inode).count() as u64;
     let needed = alive.div_ceil(u64::from(SLOTS));
     // ORDERING: Relaxed, set before calls begin.
