@@ -102,32 +102,30 @@ pub fn behind_the_gate(call: impl FnOnce() -> c_int) -> c_int {
     if this.is_vfork_child() {
         return call();
     }
-    let (is_closed, forks) = close_gate();
-    let _opens = is_closed.then(|| Gate);
-    // It ends before the gate opens.
-    let _forks = forks;
+    // It passes the gates of other forks: one of them may open this gate, and wait for a signal handler of this thread.
+    let _forks = fork_gate::Forks::begin();
+    let _opens = close_gate().then(|| Gate);
     let at = (&raw const frame).addr();
     this.as_handler(Frame { stack: 0, at }, at, call)
 }
 
-/// Waits until no other thread holds a lock of this library. Returns false if this thread cannot do that. From the instant on at which the
-/// gate is closed this thread passes those of other forks: one of them may open this gate, and wait for a signal handler of this thread.
-fn close_gate() -> (bool, fork_gate::Forks) {
+/// Waits until no other thread holds a lock of this library. Returns false if this thread cannot do that.
+fn close_gate() -> bool {
     let mut waiter = Waiter::default();
-    let (_busy, forks) = loop {
-        let Some(busy) = Busy::enter() else { return (false, fork_gate::Forks::begin()) };
+    let _busy = loop {
+        let Some(busy) = Busy::enter() else { return false };
         if fork_gate::close() {
-            break (busy, fork_gate::Forks::begin());
+            break busy;
         }
         // Signals are handled meanwhile: the fork under way may wait for that.
         drop(busy);
         if !waiter.waits_for_fork() {
-            return (false, fork_gate::Forks::begin());
+            return false;
         }
     };
     let _held = CHANGES.hold();
     each(|_, descriptor| descriptor.file.wait_until_unlocked());
-    (true, forks)
+    true
 }
 
 /// Before fork(2): locks the table, and gives all offsets to the kernel.
