@@ -26,7 +26,9 @@ pub fn run(place: &Place, args: &[&str]) -> (Output, Vec<serde_json::Value>) {
     all.extend(args);
     let out = command(&all).env("HEDDLE_REPORT", &report).output().unwrap();
     let lines = fs::read_to_string(report).unwrap_or_default();
-    (out, lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+    // A line that another process is about to end is taken for incomplete: then an empty one follows it.
+    let lines = lines.lines().filter(|line| !line.is_empty());
+    (out, lines.map(|line| serde_json::from_str(line).unwrap()).collect())
 }
 
 #[track_caller]
