@@ -21,6 +21,9 @@ pub const NAME: u64 = 0x6865_6464_6c65_5300;
 /// The same with the version of these messages.
 const MAGIC: u64 = NAME | 3;
 
+/// The refusal of a client whose sources are not the daemon's.
+pub const OTHER_BUILD: &str = "client and daemon are of different builds: run both from one build";
+
 /// Longest text of an answer, in bytes.
 const TEXT_BYTES: usize = 1024;
 
@@ -63,9 +66,7 @@ impl Hello {
         match head {
             [MAGIC, LAYOUT] => Hello::read_from_bytes(bytes).map_err(|_| strange),
             // A valid question of another build.
-            [magic, _] if magic & !0xff == NAME && bytes.len() >= 24 => {
-                Err("client and daemon are of different builds: run both from one build")
-            }
+            [magic, _] if magic & !0xff == NAME && bytes.len() >= 24 => Err(OTHER_BUILD),
             _ => Err(strange),
         }
     }
@@ -245,12 +246,11 @@ mod tests {
         }
         let long = [bytes, &[0]].concat();
         assert_eq!(Hello::parse(&long).err(), Some(strange));
-        let other = "client and daemon are of different builds: run both from one build";
-        assert_eq!(is_read(&Hello { layout: LAYOUT ^ 1, ..hello() }), Err(other));
-        assert_eq!(is_read(&Hello { magic: NAME | 0xff, ..hello() }), Err(other));
+        assert_eq!(is_read(&Hello { layout: LAYOUT ^ 1, ..hello() }), Err(OTHER_BUILD));
+        assert_eq!(is_read(&Hello { magic: NAME | 0xff, ..hello() }), Err(OTHER_BUILD));
         assert_eq!(is_read(&Hello { magic: MAGIC ^ 0x100, ..hello() }), Err(strange));
         let older = Hello { magic: NAME | 1, ..hello() };
-        assert_eq!(Hello::parse(&older.as_bytes()[..24]).err(), Some(other), "theirs may be shorter");
+        assert_eq!(Hello::parse(&older.as_bytes()[..24]).err(), Some(OTHER_BUILD), "theirs may be shorter");
         assert_eq!(Hello::parse(&older.as_bytes()[..23]).err(), Some(strange));
     }
 

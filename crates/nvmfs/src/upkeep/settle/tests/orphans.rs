@@ -206,6 +206,17 @@ fn dies_when_durable(bench: &Bench) -> (libc::pid_t, u16) {
     (pid, lanes(core).find(of_child).unwrap())
 }
 
+/// The first of `count` blocks of which no log page of the file is one: lanes begin at places by chance.
+fn apart(core: &Core, inode: InodeRef<'_>, count: u64) -> u64 {
+    let used = log_blocks(core, inode).unwrap();
+    let ends = (0..3).map(|n| core.layout.blocks_total - 1 - n * count);
+    ends.map(|end| end - count)
+        .find(|first| {
+            !used.iter().any(|used| used.block.0 < first + count && *first < used.block.0 + used.count)
+        })
+        .unwrap()
+}
+
 fn store(core: &Core, block: BlockNo, words: Vec<u64>) {
     for (i, word) in (0..).zip(words) {
         core.region.store_u64(block.pos().plus(i * 8), word);
@@ -227,7 +238,8 @@ fn crash_forged_records_of_one_list_held_the_end_of_their_file() {
     let fs = bench.volume.fs();
     let core = &fs.core;
     let inode = core.inode(bench.file.ino).unwrap();
-    let (first, blocks) = (core.layout.blocks_total - 501, 500);
+    let blocks = 500;
+    let first = apart(core, inode, blocks);
     for block in first..first + blocks {
         let at = BlockNo(block);
         let extents = [Extent { block: at, count: 1 }; extent_list::EXTENTS_A_BLOCK];
@@ -263,7 +275,7 @@ fn a_forged_map_of_more_pages_than_blocks_is_not_followed() {
     let fs = bench.volume.fs();
     let core = &fs.core;
     let inode = core.inode(bench.file.ino).unwrap();
-    let at = BlockNo(core.layout.blocks_total - 3);
+    let at = BlockNo(apart(core, inode, 1));
     for (pages, is_read) in [(core.layout.blocks_total, true), (core.layout.blocks_total + 1, false)] {
         let run = MapRun { page: PageNo(0), blocks: Extent { block: at, count: pages }, unwritten: false };
         let words = blob::words_of_map(&[run]);
@@ -286,7 +298,7 @@ fn crash_a_forged_extent_list_held_its_settler_for_ever() {
         let core = &fs.core;
         let (_, lane) = dies_when_durable(&bench);
         let inode = core.inode(bench.file.ino).unwrap();
-        let list = BlockNo(core.layout.blocks_total - 3);
+        let list = BlockNo(apart(core, inode, 1));
         let extents: Vec<Extent> = pages.iter().map(|count| Extent { block: list, count: *count }).collect();
         store(core, list, extent_list::encode(core.seed, inode.id(), list, &extents, Some(list)));
         let (_, page, slot) = core.lane(lane).intent.log().unwrap();
