@@ -57,6 +57,36 @@ pub fn settle_dead(
     Ok(())
 }
 
+/// Returns the inode that has lost a name in the log itself (`in_place_removal`), while the name was in a bucket that the dead lane still
+/// holds. `log`: as for [`settle_dead`].
+pub fn removed_in_place(
+    core: &Core,
+    lane: u16,
+    dir: InodeRef<'_>,
+    log: impl FnOnce() -> Result<HashMap<Vec<u8>, Logged>>,
+) -> Result<Option<InodeId>> {
+    let Some(table) = Table::of(core, dir) else { return Ok(None) };
+    let is_broken = |bucket: &Bucket| bucket.word().holder() == lane && bucket.word().changing();
+    if !table.buckets.iter().any(is_broken) {
+        return Ok(None);
+    }
+    for (name, (version, _)) in log()?.iter().filter(|(_, (_, meaning))| meaning.is_none()) {
+        let key = key(core, name);
+        let bucket = &table.buckets[table.index(key.hash)];
+        let torn = |Torn| core.damage("the volatile table of a directory".to_owned());
+        if is_broken(bucket)
+            && let Some(entry) = bucket.find(core, key).map_err(torn)?
+        {
+            let named = entry.named().map_err(torn)?;
+            // A record of its own that removes a name has the next version.
+            if named.version == *version {
+                return Ok(Some(named.child));
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// Returns the inode that a name leads to, if the record is newer and replaces it by another one.
 fn replaced(
     core: &Core,

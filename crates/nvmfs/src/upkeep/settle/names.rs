@@ -46,6 +46,7 @@ pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
     step(Step::Settling);
     let dirs: Vec<InodeRef<'_>> = guard.lane.intent.dirs().filter_map(|ino| living(core, ino)).collect();
     let intent = &guard.lane.intent;
+    note_removal_in_place(core, guard, &dirs);
     // A moved inode has its name elsewhere.
     let named = |id: InodeId| {
         changed.iter().any(|c| matches!(c.record, Record::Name { removed: false, child, .. } if child == id))
@@ -77,6 +78,23 @@ pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
             && let Some(moved) = living(core, child.ino.0)
         {
             moved.volatile.parent.store(dir.ino.0, SeqCst);
+        }
+    }
+}
+
+/// Notes the inode whose name the lane removed in the log itself, if the lane died before it could. This comes before any bucket is
+/// settled: a directory that lost its name is marked dead by its note.
+fn note_removal_in_place(core: &Core, guard: &LaneGuard<'_>, dirs: &[InodeRef<'_>]) {
+    if guard.lane.intent.unlinking().is_some() {
+        return;
+    }
+    for dir in dirs.iter().filter(|dir| dir.volatile.is_directory()) {
+        match table::removed_in_place(core, guard.id, *dir, || log_of(core, *dir)) {
+            Ok(Some(child)) => return guard.lane.intent.note_unlinking(child),
+            Ok(None) => {}
+            Err(error) => {
+                let _noted = core.damage(error.to_string());
+            }
         }
     }
 }

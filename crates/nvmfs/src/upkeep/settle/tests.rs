@@ -4,6 +4,7 @@ mod claims;
 mod costs;
 mod frozen;
 mod handles;
+mod in_place;
 mod lanes;
 mod orphans;
 mod still;

@@ -1,0 +1,63 @@
+//! A name that was removed in the log itself: its process died before it could say which inode has lost a name.
+
+use super::super::sweep;
+use super::handles::child;
+use super::*;
+use crate::names::in_place_removal;
+use crate::names::locks::{Locks, NameHash};
+use heddle_vfs::short::Short;
+use heddle_vfs::{FileKind, NewNode};
+
+/// A child that turns the name's record into a removal, and dies at once.
+fn dies_behind_removal(fs: &NvmFs, name: &[u8]) {
+    let core = &fs.core;
+    let pid = child(|| {
+        let guard = lease::enter(core).unwrap();
+        let dir = core.inode(Ino::ROOT).unwrap();
+        let key = table::key(core, name);
+        let named = table::find(core, dir, key).unwrap().unwrap();
+        let place = NameHash { dir, hash: key.hash };
+        let victim = core.inode(named.child.ino).unwrap();
+        let victim = Some(victim).filter(|victim| victim.volatile.is_directory());
+        let mut locks = Locks::take(core, place, None, victim).unwrap().unwrap();
+        let records = in_place_removal::find(core, guard.id, dir, name, named.version).unwrap().unwrap();
+        assert!(!records.is_empty());
+        locks.at(place).unwrap().begin_removal_in_place(named.version.next());
+        records.remove();
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(3) };
+    });
+    assert_eq!(libc::WEXITSTATUS(ended(pid, 0)), 3);
+    sweep(core);
+}
+
+#[test]
+fn a_file_removed_in_the_log_by_the_dead_ends_with_its_handle() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let ino = bench.file.ino;
+    dies_behind_removal(&fs, b"f");
+    let name = Name::new(b"f").unwrap();
+    assert_eq!(fs.lookup(&Cred::root(), Ino::ROOT, name).err(), Some(Error::NotFound));
+    assert_eq!(fs.getattr(ino).unwrap().nlink, 0);
+    assert_eq!(fs.read(&bench.file, 0, &mut [0; 10]), Ok(10));
+    fs.release(bench.file);
+    assert_eq!(fs.core.slot(ino).unwrap().volatile.generation(), 0, "its last handle did not end it");
+    lease::leave(&fs.core);
+}
+
+#[test]
+fn a_directory_removed_in_the_log_by_the_dead_ends() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let (root, d) = (Cred::root(), Name::new(b"d").unwrap());
+    let node = NewNode { kind: FileKind::Directory, perm: 0o755, rdev: 0, target: &[] };
+    let dir = fs.new_dir(Ino::ROOT, "d");
+    dies_behind_removal(&fs, b"d");
+    assert_eq!(fs.lookup(&root, Ino::ROOT, d).err(), Some(Error::NotFound));
+    assert_eq!(fs.core.slot(dir).unwrap().volatile.generation(), 0, "nobody ended it");
+    assert!(fs.make(&root, dir, d, node).is_err(), "a name was made in it");
+    fs.new_dir(Ino::ROOT, "d");
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
