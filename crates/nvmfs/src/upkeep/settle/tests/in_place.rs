@@ -32,7 +32,7 @@ fn dies_behind_removal(fs: &NvmFs, name: &[u8]) {
 }
 
 #[test]
-fn a_file_removed_in_the_log_by_the_dead_ends_with_its_handle() {
+fn a_file_the_dead_removed_in_the_log_ends_with_its_handle() {
     let bench = bench();
     let fs = bench.volume.fs();
     let ino = bench.file.ino;
@@ -47,7 +47,7 @@ fn a_file_removed_in_the_log_by_the_dead_ends_with_its_handle() {
 }
 
 #[test]
-fn a_directory_removed_in_the_log_by_the_dead_ends() {
+fn a_directory_the_dead_removed_in_the_log_ends() {
     let bench = bench();
     let fs = bench.volume.fs();
     let (root, d) = (Cred::root(), Name::new(b"d").unwrap());
