@@ -6,12 +6,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{Mount, mount};
-use heddle_fuse::MountOptions;
+use common::Apart;
 use heddle_vfs::Time;
 use heddle_vfs::model::ModelFs;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
@@ -59,41 +56,58 @@ fn opened(path: &Path) -> File {
     File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
-/// A mount whose engine, once armed, stops in the next call that changes something, until `go` or for a moment.
+/// Words that the daemon's process shares.
+#[derive(Default)]
+struct Words {
+    armed: AtomicBool,
+    reached: AtomicBool,
+    goes: AtomicBool,
+}
+
+/// A mount whose engine, once armed, stops in the next call that changes something, until it goes or for a moment.
 struct Halting {
-    mount: Mount,
-    armed: Arc<AtomicBool>,
-    reached: Mutex<Receiver<()>>,
-    go: std::sync::mpsc::Sender<()>,
+    mount: Apart,
+    words: &'static Words,
+}
+
+fn waits(for_what: &AtomicBool, at_most: Duration) -> bool {
+    let began = Instant::now();
+    while !for_what.swap(false, SeqCst) {
+        if began.elapsed() > at_most {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 fn halting() -> Option<Halting> {
-    let armed = Arc::new(AtomicBool::new(false));
-    let (reaches, reached) = channel();
-    let (go, goes) = channel::<()>();
-    let (halts, goes) = (armed.clone(), Mutex::new(goes));
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping where the kernel likes.
+    let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, prot, flags) }.unwrap();
+    // SAFETY: a page of zeros, which are words; it is never unmapped.
+    let words: &'static Words = unsafe { &*at.cast() };
     let clock = move || {
-        if halts.swap(false, SeqCst) {
-            reaches.send(()).unwrap();
-            let gone = goes.lock().unwrap().recv_timeout(Duration::from_millis(500));
-            assert!(gone != Err(RecvTimeoutError::Disconnected));
+        if words.armed.swap(false, SeqCst) {
+            words.reached.store(true, SeqCst);
+            waits(&words.goes, Duration::from_millis(500));
         }
         Time(1)
     };
-    let mount = mount(Arc::new(ModelFs::with_clock(clock)), &MountOptions::default())?;
-    Some(Halting { mount, armed, reached: Mutex::new(reached), go })
+    let mount = common::apart(|| ModelFs::with_clock(clock))?;
+    Some(Halting { mount, words })
 }
 
 /// While `call` is inside the engine, one byte of `page` is stored to through a mapping; it gets through with it, or waits.
 fn store_during(halting: &Halting, mapping: &Mapping, at: usize, call: impl FnOnce()) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            halting.reached.lock().unwrap().recv().unwrap();
+            assert!(waits(&halting.words.reached, Duration::from_secs(60)), "no call changed anything");
             mapping.bytes()[at].store(7, SeqCst);
             // The call may have gone on by itself.
-            let _ = halting.go.send(());
+            halting.words.goes.store(true, SeqCst);
         });
-        halting.armed.store(true, SeqCst);
+        halting.words.armed.store(true, SeqCst);
         call();
     });
     mapping.sync();
@@ -126,7 +140,7 @@ fn a_write_is_kept_when_a_mapping_dirties_its_page_meanwhile() {
 fn stores_and_writes_to_one_page_are_all_there() {
     const PAGES: usize = 64;
     const THREADS: usize = 4;
-    let Some(mount) = common::model() else { return };
+    let Some(mount) = common::apart(ModelFs::new) else { return };
     let seconds = std::env::var("HEDDLE_MAPPED_SECONDS").map_or(2, |seconds| seconds.parse().unwrap());
     let until = Instant::now() + Duration::from_secs(seconds);
     for round in 0_u32.. {

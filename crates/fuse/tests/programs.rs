@@ -90,7 +90,8 @@ fn a_running_program_is_not_cut_by_an_open_for_reading() {
             rustix::fs::Mode::empty(),
         )
     };
-    fs::copy("/bin/sleep", &file).unwrap();
+    // By a process of its own: a child that another test starts would have the file open for writing.
+    sh(mount.mounted.dir(), "cp /bin/sleep sleep");
     let whole = fs::metadata(&file).unwrap().len();
     let mut runs = std::process::Command::new(&file).arg("30").spawn().unwrap();
     let busy = cut().err();

@@ -2,6 +2,7 @@
 //! and nothing stays when the test fails.
 #![allow(dead_code)] // each test program uses a part of this
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -40,6 +41,63 @@ pub fn mount(fs: Arc<dyn FileSystem>, options: &MountOptions) -> Option<Mount> {
     let dir = tempfile::tempdir().unwrap();
     let mounted = heddle_fuse::mount(fs, dir.path(), options).unwrap();
     Some(Mount { mounted, _dir: dir })
+}
+
+/// A mount that a process of its own serves: while the kernel waits for the daemon of a mapping it may hold the lock on the memory of who
+/// stores to it, and a daemon in that process would wait for this lock.
+pub struct Apart {
+    dir: tempfile::TempDir,
+    pid: libc::pid_t,
+    ends: std::io::PipeWriter,
+}
+
+impl Apart {
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        // It may have failed and be gone.
+        let _ = self.ends.write_all(b"e");
+        let mut status = 0;
+        // SAFETY: a child of this process, and a status of ours.
+        unsafe { libc::waitpid(self.pid, &mut status, 0) };
+        if !std::thread::panicking() {
+            assert_eq!(status, 0, "the daemon failed");
+        }
+    }
+}
+
+/// As [`model`], by [`Apart`].
+pub fn apart(fs: impl FnOnce() -> ModelFs) -> Option<Apart> {
+    if !own_namespace() {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let ((mut is_mounted, mut mounted), (mut end, ends)) =
+        (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    let serve = || {
+        // SAFETY: takes no pointers. Other tests may have the pipe open: its end alone would not tell.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let served = heddle_fuse::mount(Arc::new(fs()), dir.path(), &MountOptions::default()).unwrap();
+        mounted.write_all(b"m").unwrap();
+        end.read_exact(&mut [0]).unwrap();
+        drop(served);
+    };
+    // SAFETY: the child serves and leaves by `_exit`; it touches no lock that another thread of this program may have held at the fork, but
+    // the allocator's, which glibc keeps usable.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve)).map_or(101, |()| 0);
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(status) };
+    }
+    drop(mounted);
+    is_mounted.read_exact(&mut [0]).unwrap();
+    Some(Apart { dir, pid, ends })
 }
 
 /// Gives the calling thread (and what it starts) mounts of its own.
