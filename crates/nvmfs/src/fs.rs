@@ -180,6 +180,7 @@ impl NvmFs {
 
 impl FileSystem for NvmFs {
     fn statfs(&self) -> Result<StatFs> {
+        self.core.still_mounted()?;
         let layout = &self.core.layout;
         let map = self.core.free_map();
         // A call that finds no space can free chunks without inodes.
@@ -198,7 +199,7 @@ impl FileSystem for NvmFs {
     }
 
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr> {
-        let _counted = counted(&self.core, Kind::Look);
+        let _counted = counted(&self.core, Kind::Look)?;
         for _ in 0..LOOKS_MAX {
             let named = ops::look(&self.core, cred, parent, name)?;
             // A path walk passes through a directory; it does not read the directory's times.
@@ -214,6 +215,7 @@ impl FileSystem for NvmFs {
 
     // Not counted: a walk is part of the call that follows it.
     fn step(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<(Ino, FileKind)> {
+        self.core.still_mounted()?;
         match ops::glance(&self.core, cred, parent, name) {
             Some(meaning) if meaning.is_none() => Err(Error::NotFound),
             found => match found.and_then(Meaning::kind).zip(found) {
@@ -232,12 +234,12 @@ impl FileSystem for NvmFs {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        let _counted = counted(&self.core, Kind::Look);
+        let _counted = counted(&self.core, Kind::Look)?;
         self.attr(self.core.inode(ino)?)
     }
 
     fn access(&self, cred: &Cred, ino: Ino, want: Permission) -> Result<()> {
-        let _counted = counted(&self.core, Kind::Look);
+        let _counted = counted(&self.core, Kind::Look)?;
         check(&self.core, self.core.inode(ino)?, cred, want)
     }
 
@@ -319,7 +321,7 @@ impl FileSystem for NvmFs {
     }
 
     fn getxattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
-        let _counted = counted(&self.core, Kind::Look);
+        let _counted = counted(&self.core, Kind::Look)?;
         xattrs::get(&self.core, self.core.inode(ino)?, cred, name)
     }
 
@@ -337,7 +339,7 @@ impl FileSystem for NvmFs {
     }
 
     fn listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
-        let _counted = counted(&self.core, Kind::Look);
+        let _counted = counted(&self.core, Kind::Look)?;
         Ok(xattr::of(&self.core, self.core.inode(ino)?)?.list(cred))
     }
 
@@ -488,7 +490,7 @@ impl FileSystem for NvmFs {
     }
 
     fn fsync(&self, handle: &Handle, _data_only: bool) -> Result<()> {
-        let _counted = counted(&self.core, Kind::Sync);
+        let _counted = counted(&self.core, Kind::Sync)?;
         self.open_inode(handle)?;
         self.core.region.failed().map_or(Ok(()), |e| Err(Error::Io(e.to_string())))
     }
@@ -530,6 +532,7 @@ impl FileSystem for NvmFs {
     }
 
     fn sync(&self) -> Result<()> {
+        self.core.still_mounted()?;
         self.core.region.failed().map_or(Ok(()), |e| Err(Error::Io(e.to_string())))
     }
 
@@ -547,6 +550,7 @@ impl FileSystem for NvmFs {
     }
 
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64> {
+        self.core.still_mounted()?;
         let inode = self.open_inode(handle)?;
         if inode.volatile.is_directory() {
             return Err(Error::IsDirectory);
@@ -558,7 +562,7 @@ impl FileSystem for NvmFs {
     }
 
     fn readdir(&self, handle: &Handle, from: Cookie, listing: &mut Listing) -> Result<()> {
-        let _counted = counted(&self.core, Kind::List);
+        let _counted = counted(&self.core, Kind::List)?;
         let dir = self.open_inode(handle)?;
         if !matches!(dir.volatile.kind_perm(), Some((FileKind::Directory, _))) {
             return Err(Error::NotDirectory);

@@ -138,7 +138,7 @@ pub fn come_for(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     }
 }
 
-/// Retries an operation that finds no space, as long as space may come back: from idle lanes, from chunks
+/// Retries an operation that finds no space, as long as space may come back: from the dead, from idle lanes, from chunks
 /// without inodes, and from blocks of any file that wait for readers. The caller holds no lock, but may have
 /// the inode of the call open.
 ///
@@ -163,10 +163,12 @@ fn again<T>(
     mut attempt: impl FnMut(&mut LaneGuard<'_>) -> Result<T>,
 ) -> Result<T> {
     let mut wait = Wait { since: Instant::now(), first: None, busy: Vec::new() };
+    // Files that the dead had open may hold all of it. A model has no dead.
+    let mut given = !cfg!(loom) && (core.hooks.sweep)(core) > 0;
     let mut found = reclaim(core, guard);
     // After that, because returned slots can complete a free chunk. Only once: a failed attempt may leave a
     // new chunk behind.
-    let mut given = itable::give_chunks_back(core, guard.own);
+    given |= itable::give_chunks_back(core, guard.own);
     loop {
         let hope = match found {
             Reclaimed::Some => true,

@@ -12,7 +12,7 @@
 //!                 counts, here, at recovery and for fsck.
 //! Lock order  bucket, `heads` of the directory; chains are only tried.
 //! Crash order C1  kind and checksum share a word: one store of eight bytes makes the change, and a fence makes it durable.
-//!             C2  of several copies the one in the latest page is changed first, each after a fence. A removal is dropped no later
+//!             C2  of several copies the one in the latest page is changed first, each after a fence. A removal is dropped no sooner
 //!                 than records older than its page (`garbage`, I2), so the name does not come back.
 
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
@@ -103,8 +103,9 @@ impl NameRecords<'_> {
         self.records.is_empty()
     }
 
-    /// Turns all of them into removals, durably.
-    pub fn remove(self) {
+    /// Turns all of them into removals, durably. The caller says which inode has lost a name before it lets go of the chains: a settler
+    /// learns it from these records, which may be cleaned then.
+    pub fn remove(&self) {
         let region = &self.core.region;
         for &NameRecord { page, slot, seed, .. } in &self.records {
             let at = slot_pos(page, slot);

@@ -452,6 +452,7 @@ fn remove_locked<'c>(
             bucket.begin_removal_in_place(gone.version);
             records.remove();
             guard.lane.intent.note_unlinking(child.id());
+            drop(records);
             // All records of the page may be dead now.
             guard.scratch.closed.push(dir.id());
         }

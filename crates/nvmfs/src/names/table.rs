@@ -25,7 +25,7 @@ mod tests;
 
 #[cfg(test)]
 pub use dead::lock_reused_table;
-pub use dead::{Logged, removed_in_place, settle_dead, unlock_reused_table};
+pub use dead::{Logged, is_pending, losers, removed_in_place, settle_dead, unlock_reused_table};
 pub use list::list;
 
 use crate::ids::Version;

@@ -184,11 +184,13 @@ pub const LAYOUT: u64 = {
 // SAFETY: numbers, offsets and atomics.
 unsafe impl Shared for Root {}
 
-/// Functions of higher modules for a thread that waits for a lane, or ends. Set once, when the core is made.
+/// Functions of higher modules for a thread that waits for a lane, finds no space, or ends. Set once, when the core is made.
 #[derive(Clone, Copy)]
 pub struct Hooks {
     /// Settles the lane of a dead holder. `None`: its process has files open, and keeps the lane.
     pub settle: fn(&Core, Lease) -> Option<Lease>,
+    /// Settles the lanes of all dead holders. Returns their number.
+    pub sweep: fn(&Core) -> u64,
     /// Returns the resources of an ending thread's lane, then the lane.
     pub give_up: fn(&Core, Lease),
 }
@@ -362,6 +364,14 @@ impl Core {
     pub fn chunk_block(&self, ino: Ino) -> BlockNo {
         // ORDERING: Acquire, pairs with the Release that links a new chunk.
         BlockNo(self.chunks()[chunk_of(ino).0 as usize].block.load(Acquire))
+    }
+
+    /// # Errors
+    /// [`Error::Unmounted`] once the mount has ended: an attached process still has its memory.
+    #[inline(always)]
+    pub fn still_mounted(&self) -> Result<()> {
+        // ORDERING: Relaxed, a call that began before may end as it does. One that changes something is waited for (`lease`, O1).
+        if self.root().ended.load(Relaxed) != 0 { Err(Error::Unmounted) } else { Ok(()) }
     }
 
     /// Checks that the file system may change.

@@ -338,15 +338,16 @@ impl Drop for Counted<'_> {
 
 /// Counts a call without a lane, until the result is dropped. If the thread cannot have a lane (too many
 /// threads, an interrupted call), the call is not counted.
+///
+/// # Errors
+/// As [`Core::still_mounted`].
 #[inline]
-pub fn counted(core: &Arc<Core>, kind: Kind) -> Option<Counted<'_>> {
-    let lane = match leased(core) {
-        Some(lane) => lane,
-        None => first_lane(core)?,
-    };
+pub fn counted(core: &Arc<Core>, kind: Kind) -> Result<Option<Counted<'_>>> {
+    core.still_mounted()?;
+    let Some(lane) = leased(core).or_else(|| first_lane(core)) else { return Ok(None) };
     let lane = core.lane(lane);
     lane.counts.begins(kind);
-    Some(Counted { lane })
+    Ok(Some(Counted { lane }))
 }
 
 /// The lane that this thread has leased.

@@ -8,6 +8,7 @@ use crate::kill::history::Event;
 use crate::kill::operation::{Operation, THREADS, mixed, operation};
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{NvmFs, client};
+use heddle_vfs::{Cred, Name};
 use heddle_vfs::{FileSystem, Ino};
 use std::fs::File;
 use std::io::Write;
@@ -182,10 +183,17 @@ fn writes_until_unmounted() {
     loop {
         match fs.write(&file, 4096, &[1; 9000]) {
             Ok(_) => {}
-            Err(heddle_vfs::Error::Unmounted) => return,
+            Err(heddle_vfs::Error::Unmounted) => break,
             Err(other) => panic!("{other}"),
         }
     }
+    let ended = heddle_vfs::Error::Unmounted;
+    // Calls that take no lane, too: an image that somebody has mounted anew may have other files.
+    assert_eq!(fs.fsync(&file, false).err(), Some(ended.clone()));
+    assert_eq!(fs.getattr(file.ino).err(), Some(ended.clone()));
+    assert_eq!(fs.seek(&file, heddle_vfs::SeekTarget::Data, 0).err(), Some(ended.clone()));
+    assert_eq!(fs.lookup(&Cred::root(), Ino::ROOT, Name::new(b"f").unwrap()).err(), Some(ended.clone()));
+    assert_eq!(fs.statfs().err(), Some(ended));
 }
 
 /// One thread executes another program while others write: the kernel ends them wherever they are.

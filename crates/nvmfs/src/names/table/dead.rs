@@ -12,9 +12,39 @@ use std::collections::HashMap;
 /// What the log says of a name: its version, and its meaning; `None`: it was removed.
 pub type Logged = (Version, Option<(InodeId, FileKind)>);
 
+/// Returns true if a dead lane still holds the bucket of a name, and the bucket does not have this change yet: a lock comes before its
+/// change, and an unlock sets the version. A lane that holds the bucket again later in its call (to grow the table, to log a name anew) has
+/// made its change before, and others may have changed the name since.
+pub fn is_pending(core: &Core, lane: u16, dir: InodeRef<'_>, name: &[u8], version: Version) -> bool {
+    Table::of(core, dir).is_some_and(|table| {
+        let word = table.buckets[table.index(key(core, name).hash)].word();
+        word.holder() == lane && word.version() < version
+    })
+}
+
+/// Returns the inodes that are about to lose a name by changes whose buckets the dead lane holds unchanged. If a bucket was changing, the
+/// lane's intent (`unlinking`) already names the inode that it loses.
+pub fn losers(
+    core: &Core,
+    lane: u16,
+    dir: InodeRef<'_>,
+    changes: &[(Vec<u8>, Logged)],
+) -> Result<Vec<InodeId>> {
+    let Some(table) = Table::of(core, dir) else { return Ok(Vec::new()) };
+    let mut out = Vec::new();
+    for (name, (version, meaning)) in changes {
+        let key = key(core, name);
+        let bucket = &table.buckets[table.index(key.hash)];
+        if bucket.word().holder() == lane && !bucket.word().changing() {
+            out.extend(replaced(core, bucket, key, *version, *meaning)?);
+        }
+    }
+    Ok(out)
+}
+
 /// Repairs and unlocks the buckets of a directory that a dead lane holds (`settle`). `changes`: the names
-/// that the lane's transaction changed. `log`: reads all names from the directory's log; called only if a
-/// bucket was in the middle of a change. `lost`: called for each inode that is about to lose a name.
+/// that the lane's transaction changes. `log`: reads all names from the directory's log; called only if a
+/// bucket was in the middle of a change.
 pub fn settle_dead(
     core: &Core,
     own: &mut LaneLocal,
@@ -22,7 +52,6 @@ pub fn settle_dead(
     dir: InodeRef<'_>,
     changes: &[(Vec<u8>, Logged)],
     log: impl FnOnce() -> Result<HashMap<Vec<u8>, Logged>>,
-    lost: impl Fn(InodeId),
 ) -> Result<()> {
     let Some(table) = Table::of(core, dir) else { return Ok(()) };
     let held: Vec<&Bucket> = table.buckets.iter().filter(|bucket| bucket.word().holder() == lane).collect();
@@ -34,10 +63,6 @@ pub fn settle_dead(
         let here = |name: &[u8]| std::ptr::eq(bucket, &table.buckets[table.index(key(core, name).hash)]);
         let broken = bucket.word().changing();
         let mut newest = bucket.word().version();
-        // If the bucket was changing, the lane's intent (`unlinking`) already names the inode that it loses.
-        for (name, (version, meaning)) in changes.iter().filter(|(name, _)| !broken && here(name)) {
-            replaced(core, bucket, key(core, name), *version, *meaning)?.into_iter().for_each(&lost);
-        }
         bucket.begin_change();
         if broken {
             bucket.clear();

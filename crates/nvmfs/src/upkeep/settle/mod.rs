@@ -45,7 +45,7 @@ use std::time::{Duration, Instant};
 
 pub use round::Rounds;
 /// Hooks by which threads that wait for a lane, or end, reach the modules on this layer.
-pub const HOOKS: Hooks = Hooks { settle, give_up };
+pub const HOOKS: Hooks = Hooks { settle, sweep, give_up };
 
 /// Serial numbers that a client scribbled over must still fit their fields.
 const SERIAL_MASK: u64 = (1 << 60) - 1;
@@ -157,7 +157,8 @@ fn settle_lane(core: &Core, number: u16) {
     for spare in garbage.drain(..) {
         core.free_map().give_if_used(spare);
     }
-    let (counts, changed) = transactions(core, guard.own, lane, number, &mut garbage);
+    let (counts, mut changed) = transactions(core, guard.own, lane, number, &mut garbage);
+    names::prepare_names(core, &guard, &mut changed);
     // Not before this point: an idle chain may be cleaned, and an unlinked page soon belongs to another
     // inode.
     kept.iter().for_each(|owner| chains::let_go(core, number, owner.inode));
@@ -266,7 +267,7 @@ fn transactions(
         }
         records::apply(core, own, number, inode, &records, garbage);
         let names = records.into_iter().filter(|record| matches!(record, Record::Name { .. }));
-        changed.extend(names.map(|record| Changed { home: ino, record }));
+        changed.extend(names.map(|record| Changed { home: ino, record, is_pending: false }));
     }
     (counts, changed)
 }

@@ -20,6 +20,7 @@ use crate::steps::{Step, step};
 use crate::upkeep::recovery::scan;
 use heddle_arena::ProcessTag;
 use heddle_arena::sync::atomic::fence;
+use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{FileKind, Ino, Result};
 use std::collections::HashMap;
@@ -35,73 +36,102 @@ pub struct Changed {
     pub home: u64,
     /// The record.
     pub record: Record,
+    /// The bucket of its name lacks it ([`prepare_names`]).
+    pub is_pending: bool,
 }
 
-/// Settles the buckets that the lane holds. An inode that loses its name by that is noted in the lane's
-/// intent.
+/// Drops what others may have changed since: a call holds buckets again after its change, and its transaction is still noted then. Notes
+/// the inode that loses a name in the lane's intent, before any bucket is settled. The lane's chains must not have been let go of: the
+/// record of a removal in the log itself stays as long as nobody cleans the log.
+pub fn prepare_names(core: &Core, guard: &LaneGuard<'_>, changed: &mut [Changed]) {
+    for change in changed.iter_mut() {
+        if let Record::Name { dir, name, version, .. } = &change.record {
+            let dir = living(core, dir.ino.0).filter(|inode| inode.id() == *dir);
+            let is_pending = |dir| table::is_pending(core, guard.id, dir, name.bytes(), *version);
+            change.is_pending = dir.is_some_and(is_pending);
+        }
+    }
+    if guard.lane.intent.unlinking().is_some() {
+        return;
+    }
+    let noted = match changed.iter().any(|change| change.is_pending) {
+        true => note_loser(core, guard, changed),
+        false => note_removal_in_place(core, guard),
+    };
+    if let Err(error) = noted {
+        let _noted = core.damage(error.to_string());
+    }
+}
+
+fn dirs_of<'c>(core: &'c Core, guard: &LaneGuard<'_>) -> Vec<InodeRef<'c>> {
+    let dirs = guard.lane.intent.dirs().filter_map(|ino| living(core, ino));
+    dirs.filter(|dir| dir.volatile.is_directory()).collect()
+}
+
+fn note_loser(core: &Core, guard: &LaneGuard<'_>, changed: &[Changed]) -> Result<()> {
+    // A moved inode has its name elsewhere.
+    let named = |id: InodeId| {
+        changed.iter().any(|c| matches!(c.record, Record::Name { removed: false, child, .. } if child == id))
+    };
+    for dir in dirs_of(core, guard) {
+        for loser in table::losers(core, guard.id, dir, &changes_of(dir, changed))? {
+            if !named(loser) {
+                guard.lane.intent.note_unlinking(loser);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The lane may have died behind a removal in the log itself, and before its note.
+fn note_removal_in_place(core: &Core, guard: &LaneGuard<'_>) -> Result<()> {
+    for dir in dirs_of(core, guard) {
+        if let Some(child) = table::removed_in_place(core, guard.id, dir, || log_of(core, dir))? {
+            for page in chain::existing(core, dir).flat_map(|chain| chain::pages_of(core, dir, chain)) {
+                // PERSIST: the removal, before the inode ends: the dead thread may not have reached its fence. No check sees it: only one
+                // process has a simulated region, and no test cuts power after a death.
+                core.region.flush_unfenced(page?.pos(), BLOCK_BYTES as u64);
+            }
+            core.region.fence(); // PERSIST: as above.
+            guard.lane.intent.note_unlinking(child);
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Settles the buckets that the lane holds.
 pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
     if let Err(error) = write_owed_copies(core, guard, changed) {
         let _noted = core.damage(format!("an interrupted rename could not be finished: {error}"));
     }
     step(Step::Settling);
-    let dirs: Vec<InodeRef<'_>> = guard.lane.intent.dirs().filter_map(|ino| living(core, ino)).collect();
-    let intent = &guard.lane.intent;
-    note_removal_in_place(core, guard, &dirs);
-    // A moved inode has its name elsewhere.
-    let named = |id: InodeId| {
-        changed.iter().any(|c| matches!(c.record, Record::Name { removed: false, child, .. } if child == id))
-    };
-    let lost = |id: InodeId| {
-        if !named(id) {
-            intent.note_unlinking(id)
-        }
-    };
-    for dir in dirs.into_iter().filter(|dir| dir.volatile.is_directory()) {
-        let changes = changes_of(dir, changed);
-        // The directory is not in the transaction, and the lane holds all its buckets: so the transaction
-        // removed this directory's name.
-        let dies = intent.unlinking().is_some_and(|(id, _)| id == dir.id())
-            || !changed.is_empty() && changes.is_empty();
-        if dies && table::kill_dead(core, guard.id, dir) {
-            continue;
-        }
-        let settled =
-            table::settle_dead(core, guard.own, guard.id, dir, &changes, || log_of(core, dir), lost);
-        if let Err(error) = settled {
-            let _noted = core.damage(error.to_string());
-        }
-        step(Step::Settling);
-    }
-    table::unlock_reused_table(core, guard.id, guard.lane.intent.table());
-    for change in changed {
+    // Before the buckets are unlocked: others may move the directory then.
+    for change in changed.iter().filter(|change| change.is_pending) {
         if let Record::Name { dir, removed: false, child, kind: FileKind::Directory, .. } = change.record
             && let Some(moved) = living(core, child.ino.0)
         {
             moved.volatile.parent.store(dir.ino.0, SeqCst);
         }
     }
-}
-
-/// Notes the inode whose name the lane removed in the log itself, if the lane died before it could. This comes before any bucket is
-/// settled: a directory that lost its name is marked dead by its note.
-fn note_removal_in_place(core: &Core, guard: &LaneGuard<'_>, dirs: &[InodeRef<'_>]) {
-    if guard.lane.intent.unlinking().is_some() {
-        return;
-    }
-    for dir in dirs.iter().filter(|dir| dir.volatile.is_directory()) {
-        match table::removed_in_place(core, guard.id, *dir, || log_of(core, *dir)) {
-            Ok(Some(child)) => return guard.lane.intent.note_unlinking(child),
-            Ok(None) => {}
-            Err(error) => {
-                let _noted = core.damage(error.to_string());
-            }
+    for dir in dirs_of(core, guard) {
+        let is_dead = guard.lane.intent.unlinking().is_some_and(|(id, _)| id == dir.id());
+        if is_dead && table::kill_dead(core, guard.id, dir) {
+            continue;
         }
+        let changes = changes_of(dir, changed);
+        let settled = table::settle_dead(core, guard.own, guard.id, dir, &changes, || log_of(core, dir));
+        if let Err(error) = settled {
+            let _noted = core.damage(error.to_string());
+        }
+        step(Step::Settling);
     }
+    table::unlock_reused_table(core, guard.id, guard.lane.intent.table());
 }
 
-/// The changes of the transaction to names of this directory.
+/// The changes of the transaction to names of this directory that its buckets lack.
 fn changes_of(dir: InodeRef<'_>, changed: &[Changed]) -> Vec<(Vec<u8>, Logged)> {
-    let of = changed.iter().filter_map(|change| match &change.record {
+    let of = changed.iter().filter(|change| change.is_pending).filter_map(|change| match &change.record {
         Record::Name { dir: of, removed, child, kind, name, version, .. } if *of == dir.id() => {
             Some((name.bytes().to_vec(), (*version, (!removed).then_some((*child, *kind)))))
         }

@@ -2,6 +2,7 @@
 
 mod claims;
 mod costs;
+mod finished;
 mod frozen;
 mod handles;
 mod in_place;

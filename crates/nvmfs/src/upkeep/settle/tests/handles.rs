@@ -98,6 +98,27 @@ fn crash_children_that_close_in_another_thread_leave_their_parents_handle_alone(
     }
 }
 
+/// A program that followed another one on a full image had to wait for the daemon's next round.
+#[test]
+fn what_the_dead_had_open_is_space_for_a_call_that_finds_none() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let pid = child(|| {
+        let file = unnamed(&fs, b"u");
+        let mut at = BLOCKS * PAGE;
+        while let Ok(len) = fs.write(&file, at, &[7; 16 * PAGE as usize]) {
+            at += len as u64;
+        }
+        // SAFETY: ends this process, with the file open.
+        unsafe { libc::_exit(3) };
+    });
+    assert_eq!(libc::WEXITSTATUS(ended(pid, 0)), 3);
+    let available = fs.core.free_map().count_for_data();
+    assert!(available < 64, "{available} blocks are left");
+    assert_eq!(fs.write(&bench.file, 0, &[8; 256 * PAGE as usize]), Ok(256 * PAGE as usize));
+    end(bench);
+}
+
 #[test]
 fn an_unlinked_file_of_an_exited_process_is_freed_next_round() {
     // The thread that opened it ends before the process; or leaves its lane as a normal exit does; or does neither.

@@ -1,0 +1,61 @@
+//! Processes that die in a call whose change of names was complete, and which others have changed since.
+
+use super::super::sweep;
+use super::handles::child;
+use super::*;
+use crate::names::ops;
+use heddle_vfs::short::Short;
+use heddle_vfs::{FileKind, NewNode};
+use std::io::{Read, Write, pipe};
+
+/// A child that makes `n` in the root, lets this process do `between`, and dies in the same call with what `locks` locks.
+fn dies_after_making(fs: &NvmFs, between: impl FnOnce(), locks: impl FnOnce()) {
+    let core = &fs.core;
+    let ((mut is_made, mut made), (mut go, mut goes)) = (pipe().unwrap(), pipe().unwrap());
+    let pid = child(|| {
+        let mut guard = lease::enter(core).unwrap();
+        let dir = core.inode(Ino::ROOT).unwrap();
+        let node = NewNode { kind: FileKind::Regular, perm: 0o644, rdev: 0, target: &[] };
+        let name = Name::new(b"n").unwrap();
+        ops::make(core, &mut guard, &Cred::root(), dir, name, &node, false).unwrap();
+        made.write_all(b"m").unwrap();
+        go.read_exact(&mut [0]).unwrap();
+        locks();
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(3) };
+    });
+    is_made.read_exact(&mut [0]).unwrap();
+    between();
+    goes.write_all(b"g").unwrap();
+    assert_eq!(libc::WEXITSTATUS(ended(pid, 0)), 3);
+    sweep(core);
+}
+
+#[test]
+fn a_name_that_others_removed_since_does_not_come_back() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let (root, n) = (Cred::root(), Name::new(b"n").unwrap());
+    let locks = || {
+        let dir = fs.core.inode(Ino::ROOT).unwrap();
+        std::mem::forget(table::lock(&fs.core, dir, table::key(&fs.core, b"n").hash).unwrap());
+    };
+    dies_after_making(&fs, || fs.unlink(&root, Ino::ROOT, n).unwrap(), locks);
+    assert_eq!(fs.lookup(&root, Ino::ROOT, n).err(), Some(Error::NotFound));
+    fs.release(fs.new_file(Ino::ROOT, "n"));
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+#[test]
+fn an_empty_directory_whose_bucket_the_dead_held_stays_alive() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let dir = fs.new_dir(Ino::ROOT, "d");
+    let locks = || std::mem::forget(table::lock_whole(&fs.core, fs.core.inode(dir).unwrap()).unwrap());
+    dies_after_making(&fs, || (), locks);
+    fs.release(fs.new_file(dir, "in it"));
+    fs.lookup(&Cred::root(), Ino::ROOT, Name::new(b"n").unwrap()).unwrap();
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
