@@ -120,14 +120,14 @@ impl NvmFs {
         life::drop_open(&self.core, guard, inode, handle.token);
     }
 
-    /// Writes `buf`. Returns the offset, and the number of bytes, which is smaller than `buf` only on a full
-    /// image.
+    /// Writes `buf`. Returns the offset, and the number of bytes, which is smaller than `buf` only on a full image.
     fn put(&self, handle: &Handle, at: At, buf: &[u8]) -> Result<(u64, usize)> {
         let inode = self.changeable(handle)?;
         if buf.len() > WRITE_MAX_BYTES {
             return Err(Error::InvalidArgument("a write of more than 2 GiB"));
         }
         if buf.is_empty() {
+            self.core.still_mounted()?;
             return Ok((if let At::Offset(offset) = at { offset } else { inode.volatile.size() }, 0));
         }
         let mut guard = enter_for(&self.core, Kind::Write)?;

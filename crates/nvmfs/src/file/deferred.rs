@@ -18,7 +18,7 @@ use crate::ids::{BlockNo, Extent, LANES};
 use crate::state::core::Core;
 use crate::state::inode::{InodeRef, Phase};
 use crate::state::lane::Pinning;
-use crate::state::lease::LaneGuard;
+use crate::state::lease::{self, LaneGuard};
 use crate::state::wait::{self, CHECK_EVERY};
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::yield_now;
@@ -163,8 +163,10 @@ fn again<T>(
     mut attempt: impl FnMut(&mut LaneGuard<'_>) -> Result<T>,
 ) -> Result<T> {
     let mut wait = Wait { since: Instant::now(), first: None, busy: Vec::new() };
-    // Files that the dead had open may hold all of it. A model has no dead.
-    let mut given = !cfg!(loom) && (core.hooks.sweep)(core) > 0;
+    // Files that the dead had open may hold all of it. A handler does not wait for what the interrupted call may have taken from them. A
+    // model has no dead.
+    let may_settle = !cfg!(loom) && !lease::has_interrupted(core);
+    let mut given = may_settle && (core.hooks.sweep)(core) > 0;
     let mut found = reclaim(core, guard);
     // After that, because returned slots can complete a free chunk. Only once: a failed attempt may leave a
     // new chunk behind.

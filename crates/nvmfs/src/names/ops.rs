@@ -27,6 +27,7 @@ use crate::state::latch::Latched;
 use crate::state::lease::LaneGuard;
 use crate::state::operation::Durable;
 use crate::state::{opens, wait};
+use crate::steps::{Step, step};
 use crate::xattr::{check, check_mode};
 use heddle_arena::sync::yield_now;
 use heddle_vfs::{Cred, Error, FileKind, Name, NewNode, Permission, Result, Time};
@@ -261,6 +262,7 @@ fn log_name(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, record: &
         .and_then(|()| commit::commit(core, guard, dir, std::slice::from_ref(record)));
     guard.own.rest_chains(&core.arena, guard.id);
     if done.is_ok() {
+        step(Step::Durable);
         // `commit` has fenced.
         itable::settle(core, guard.own);
     }

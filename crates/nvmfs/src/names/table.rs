@@ -20,13 +20,15 @@
 
 mod dead;
 mod list;
+mod pending;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 #[cfg(test)]
 pub use dead::lock_reused_table;
-pub use dead::{Logged, is_pending, losers, removed_in_place, settle_dead, unlock_reused_table};
+pub use dead::{Logged, losers, removed_in_place, settle_dead, unlock_reused_table};
 pub use list::list;
+pub use pending::{is_pending, may_count, version_of};
 
 use crate::ids::Version;
 use crate::names::bucket::{Bucket, ENTRY_WORDS_MAX, Entry, HASH_BITS, SLOTS, Torn, Unlockable, entry_words};
@@ -244,13 +246,7 @@ fn damage(core: &Core, dir: InodeRef<'_>) -> Error {
     core.damage(format!("the volatile table of directory {}", dir.ino.0))
 }
 
-/// Version of a name's record in the table; the answer may be stale.
-pub fn version_of(core: &Core, dir: InodeRef<'_>, name: &[u8]) -> Option<Version> {
-    find(core, dir, key(core, name)).ok().flatten().map(|named| named.version)
-}
-
-/// Number of entries that fit the directory's table without growth, approximately: the measure for its log. 0
-/// if it is not a directory.
+/// Number of entries that fit the directory's table without growth, approximately: the measure for its log. 0 if it is not a directory.
 pub fn count(core: &Core, dir: InodeRef<'_>) -> u64 {
     Table::of(core, dir).map_or(0, |table| 2 << table.bits())
 }

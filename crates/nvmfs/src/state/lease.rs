@@ -424,6 +424,11 @@ pub fn is_interrupted(core: &Core, lane: u16) -> bool {
     any_interrupted(core, |outer| outer == lane)
 }
 
+/// Returns true if the present call has interrupted another one.
+pub fn has_interrupted(core: &Core) -> bool {
+    any_interrupted(core, |_| true)
+}
+
 /// Returns true if the present call has interrupted one that may have locked buckets.
 pub fn has_interrupted_names(core: &Core) -> bool {
     any_interrupted(core, |outer| core.lane(outer).intent.dirs().next().is_some())

@@ -163,7 +163,7 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         }
         // The record of a removed name was superseded by a tombstone or by a later record of the same name.
         Record::Name { dir, ref name, version, .. } => {
-            dir == inode.id() && table::version_of(core, inode, name.bytes()).is_some_and(|v| v <= version)
+            dir == inode.id() && table::may_count(core, inode, name.bytes(), version)
         }
     }
 }

@@ -12,16 +12,6 @@ use std::collections::HashMap;
 /// What the log says of a name: its version, and its meaning; `None`: it was removed.
 pub type Logged = (Version, Option<(InodeId, FileKind)>);
 
-/// Returns true if a dead lane still holds the bucket of a name, and the bucket does not have this change yet: a lock comes before its
-/// change, and an unlock sets the version. A lane that holds the bucket again later in its call (to grow the table, to log a name anew) has
-/// made its change before, and others may have changed the name since.
-pub fn is_pending(core: &Core, lane: u16, dir: InodeRef<'_>, name: &[u8], version: Version) -> bool {
-    Table::of(core, dir).is_some_and(|table| {
-        let word = table.buckets[table.index(key(core, name).hash)].word();
-        word.holder() == lane && word.version() < version
-    })
-}
-
 /// Returns the inodes that are about to lose a name by changes whose buckets the dead lane holds unchanged. If a bucket was changing, the
 /// lane's intent (`unlinking`) already names the inode that it loses.
 pub fn losers(

@@ -82,7 +82,8 @@ pub fn end(core: &Core, own: Option<u16>) -> bool {
     }
 }
 
-/// Settles every lane whose holder is dead, once a round of the daemon. Returns their number.
+/// Settles every lane whose holder is dead: once a round of the daemon, and for a call that finds no space. Returns their number; another
+/// thread may have settled some of them.
 pub fn sweep(core: &Core) -> u64 {
     let Ok(process_slot) = core.process_slot() else { return 0 };
     let table = core.lane_table();
@@ -94,10 +95,16 @@ pub fn sweep(core: &Core) -> u64 {
     };
     let held: Vec<(u16, Holder)> =
         lanes(core).filter_map(|lane| Some((lane, table.holder(&core.arena, LaneId(lane))?))).collect();
-    // ORDERING: Relaxed, an estimate.
-    core.root().lanes_leased.store(held.len() as u64, Relaxed);
-    let dead = held.into_iter().filter(|(_, holder)| is_dead(*holder));
-    dead.filter(|(lane, _)| settle_if_dead(core, *lane)).count() as u64
+    // ORDERING: Relaxed, an estimate. Every call loads its line, and many that find no space may be here.
+    if core.root().lanes_leased.load(Relaxed) != held.len() as u64 {
+        core.root().lanes_leased.store(held.len() as u64, Relaxed); // ORDERING: Relaxed, as above.
+    }
+    let dead: Vec<u16> =
+        held.into_iter().filter(|(_, holder)| is_dead(*holder)).map(|(lane, _)| lane).collect();
+    dead.iter().for_each(|lane| {
+        let _mine = settle_if_dead(core, *lane);
+    });
+    dead.len() as u64
 }
 
 /// Settles a lane (I1). Returns it empty, or `None` if its thread has died while its process lives and has
@@ -162,6 +169,8 @@ fn settle_lane(core: &Core, number: u16) {
     // Not before this point: an idle chain may be cleaned, and an unlinked page soon belongs to another
     // inode.
     kept.iter().for_each(|owner| chains::let_go(core, number, owner.inode));
+    // Not before either: the settler that follows this one finds the chains by it.
+    guard.own.chains = Default::default();
     step(Step::Settling);
     unlock_cells(core, lane, number);
     step(Step::Settling);
@@ -231,7 +240,6 @@ fn repair_chains<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, garbage: &mut Ve
             let _noted = core.damage(left_by(guard.lane, guard.id, &damage.0));
         }
     }
-    guard.own.chains = Default::default();
     guard.own.chains_busy = 0;
     owners
 }

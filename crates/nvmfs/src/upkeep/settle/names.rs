@@ -87,7 +87,9 @@ fn note_loser(core: &Core, guard: &LaneGuard<'_>, changed: &[Changed]) -> Result
 fn note_removal_in_place(core: &Core, guard: &LaneGuard<'_>) -> Result<()> {
     for dir in dirs_of(core, guard) {
         if let Some(child) = table::removed_in_place(core, guard.id, dir, || log_of(core, dir))? {
-            for page in chain::existing(core, dir).flat_map(|chain| chain::pages_of(core, dir, chain)) {
+            // The lane had borrowed all chains that there were. Pages of later ones may be reused at any moment.
+            let borrowed = chain::existing(core, dir).filter(|chain| chain.was_used_by(guard.id));
+            for page in borrowed.flat_map(|chain| chain::pages_of(core, dir, chain)) {
                 // PERSIST: the removal, before the inode ends: the dead thread may not have reached its fence. No check sees it: only one
                 // process has a simulated region, and no test cuts power after a death.
                 core.region.flush_unfenced(page?.pos(), BLOCK_BYTES as u64);
@@ -142,7 +144,8 @@ fn changes_of(dir: InodeRef<'_>, changed: &[Changed]) -> Vec<(Vec<u8>, Logged)> 
 
 /// Makes the copy that a rename across directories owes the old directory's log.
 fn write_owed_copies(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) -> Result<()> {
-    for change in changed {
+    // No lock is let go of before the copy is durable. An older one must not come behind what others wrote since.
+    for change in changed.iter().filter(|change| change.is_pending) {
         let Record::Name { dir, version, name, .. } = &change.record else { continue };
         let is_copy = |other: &Changed| {
             other.home == dir.ino.0

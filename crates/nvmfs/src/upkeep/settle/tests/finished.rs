@@ -1,12 +1,15 @@
 //! Processes that die in a call whose change of names was complete, and which others have changed since.
 
-use super::super::sweep;
+use super::super::{records, sweep};
 use super::handles::child;
 use super::*;
 use crate::names::ops;
+use crate::steps::Step;
+use crate::upkeep::garbage;
 use heddle_vfs::short::Short;
 use heddle_vfs::{FileKind, NewNode};
 use std::io::{Read, Write, pipe};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// A child that makes `n` in the root, lets this process do `between`, and dies in the same call with what `locks` locks.
 fn dies_after_making(fs: &NvmFs, between: impl FnOnce(), locks: impl FnOnce()) {
@@ -56,6 +59,30 @@ fn an_empty_directory_whose_bucket_the_dead_held_stays_alive() {
     dies_after_making(&fs, || (), locks);
     fs.release(fs.new_file(dir, "in it"));
     fs.lookup(&Cred::root(), Ino::ROOT, Name::new(b"n").unwrap()).unwrap();
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+/// Cleaning dropped it: a name whose call was preempted there was gone after the next mount.
+#[test]
+fn a_durable_name_that_its_bucket_lacks_is_alive_for_cleaning() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let looked = Arc::new(AtomicBool::new(false));
+    let (core, seen) = (fs.core.clone(), looked.clone());
+    let dir = fs.new_dir(Ino::ROOT, "d");
+    hook::set(Some(Arc::new(move |step| {
+        let mine = lease::with_current(|_, lane| lane).filter(|_| step == Step::Durable);
+        let Some((ino, page, slot)) = mine.and_then(|lane| core.lane(lane).intent.log()) else { return };
+        let inode = core.inode(Ino(ino)).unwrap();
+        for record in records::written(&core, mine.unwrap(), inode, page, slot) {
+            assert!(garbage::alive(&core, inode, &record, None), "{record:?}");
+            seen.store(true, SeqCst);
+        }
+    })));
+    fs.release(fs.new_file(dir, "n"));
+    hook::set(None);
+    assert!(looked.load(SeqCst), "no record was seen");
     fs.release(bench.file);
     lease::leave(&fs.core);
 }

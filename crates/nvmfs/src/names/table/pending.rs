@@ -1,0 +1,42 @@
+//! Changes of names that are durable, and that their buckets do not show yet.
+//!
+//! Invariant   I1  a call locks a bucket, logs a change with a version above the bucket's, and changes the bucket. Only the unlock gives the
+//!                 bucket the new version. So a bucket lacks every change above its version, and no other.
+
+use super::{Table, find, key};
+use crate::ids::Version;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+
+/// Returns true if a dead lane still holds the bucket of a name, and the bucket does not have this change yet: a lock comes before its
+/// change, and an unlock sets the version. A lane that holds the bucket again later in its call (to grow the table, to log a name anew) has
+/// made its change before, and others may have changed the name since.
+pub fn is_pending(core: &Core, lane: u16, dir: InodeRef<'_>, name: &[u8], version: Version) -> bool {
+    Table::of(core, dir).is_some_and(|table| {
+        let word = table.buckets[table.index(key(core, name).hash)].word();
+        word.holder() == lane && word.version() < version
+    })
+}
+
+/// Returns true if a record that makes a name at this version may count: the name has no later one, or its bucket is about to show it. Until
+/// its unlock a bucket has the version of before.
+pub fn may_count(core: &Core, dir: InodeRef<'_>, name: &[u8], version: Version) -> bool {
+    let key = key(core, name);
+    while let Some(table) = Table::of(core, dir) {
+        // Before the look at the name: behind it, the unlock may have come in between.
+        let word = table.buckets[table.index(key.hash)].word();
+        if !table.current() {
+            continue;
+        }
+        if word.dead() {
+            return false;
+        }
+        return word.version() < version || version_of(core, dir, name).is_some_and(|v| v <= version);
+    }
+    false
+}
+
+/// Version of a name's record in the table; the answer may be stale.
+pub fn version_of(core: &Core, dir: InodeRef<'_>, name: &[u8]) -> Option<Version> {
+    find(core, dir, key(core, name)).ok().flatten().map(|named| named.version)
+}
