@@ -1,7 +1,7 @@
 //! Changes of names that are durable, and that their buckets do not show yet.
 //!
-//! Invariant   I1  a call locks a bucket, logs a change with a version above the bucket's, and changes the bucket. Only the unlock gives the
-//!                 bucket the new version. So a bucket lacks every change above its version, and no other.
+//! Invariant   I1  a call locks a bucket, logs a change with a version above the bucket's, and changes the bucket. Only the unlock gives
+//!                 the bucket the new version. So a bucket lacks every change above its version, and no other.
 
 use super::{Table, find, key};
 use crate::ids::Version;
@@ -18,8 +18,7 @@ pub fn is_pending(core: &Core, lane: u16, dir: InodeRef<'_>, name: &[u8], versio
     })
 }
 
-/// Returns true if a record that makes a name at this version may count: the name has no later one, or its bucket is about to show it. Until
-/// its unlock a bucket has the version of before.
+/// Returns true if a record that makes a name at this version may count: the name has no later one, or its bucket is about to show it.
 pub fn may_count(core: &Core, dir: InodeRef<'_>, name: &[u8], version: Version) -> bool {
     let key = key(core, name);
     while let Some(table) = Table::of(core, dir) {

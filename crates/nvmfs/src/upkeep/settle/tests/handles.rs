@@ -100,7 +100,7 @@ fn crash_children_that_close_in_another_thread_leave_their_parents_handle_alone(
 
 /// A program that followed another one on a full image had to wait for the daemon's next round.
 #[test]
-fn what_the_dead_had_open_is_space_for_a_call_that_finds_none() {
+fn space_of_the_dead_is_there_for_a_call_that_finds_none() {
     let bench = bench();
     let fs = bench.volume.fs();
     let pid = child(|| {
