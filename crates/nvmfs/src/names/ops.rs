@@ -179,10 +179,7 @@ pub fn make<'c>(
         }
     }
     match named_in(core, guard, dir, key, node, inode) {
-        Ok(crowded) => {
-            guard.lane.intent.note_creating(0);
-            grow_if_crowded(core, guard, dir, crowded, latched.is_some());
-        }
+        Ok(crowded) => grow_if_crowded(core, guard, dir, crowded, latched.is_some()),
         Err(error) => {
             if open {
                 opens::lower(core, guard.id, inode, inode.volatile.generation());
@@ -242,6 +239,8 @@ fn add_name(
     })();
     match done {
         Ok((mut bucket, durable, named, now)) => {
+            // Not after the unlock: a settler learns from the record that the inode got its name, and cleaning may move the record then.
+            guard.lane.intent.note_creating(0);
             dir.volatile.touch(now);
             bucket.begin_change(&durable, named.version);
             Ok((bucket.put(guard.own, key, &named, entry)?, now))
@@ -327,7 +326,6 @@ pub fn link(
     }
     match add_name(core, guard, dir, key, New { child: inode.id(), kind }) {
         Ok((crowded, now)) => {
-            guard.lane.intent.note_creating(0);
             inode.volatile.touch_state(now);
             grow_if_crowded(core, guard, dir, crowded, latched.is_some());
             Ok(())

@@ -30,7 +30,10 @@ pub fn may_count(core: &Core, dir: InodeRef<'_>, name: &[u8], version: Version) 
         if word.dead() {
             return false;
         }
-        return word.version() < version || version_of(core, dir, name).is_some_and(|v| v <= version);
+        // A signal handler cannot look into a bucket that its own thread is changing.
+        let named = find(core, dir, key);
+        return word.version() < version
+            || named.map_or(true, |named| named.is_some_and(|n| n.version <= version));
     }
     false
 }

@@ -166,6 +166,8 @@ fn settle_lane(core: &Core, number: u16) {
     }
     let (counts, mut changed) = transactions(core, guard.own, lane, number, &mut garbage);
     names::prepare_names(core, &guard, &mut changed);
+    // While nobody can clean the log: a settler that follows this one would take the inode for one without a name.
+    names::forget_born_with_name(&guard, &changed);
     // Not before this point: an idle chain may be cleaned, and an unlinked page soon belongs to another
     // inode.
     kept.iter().for_each(|owner| chains::let_go(core, number, owner.inode));
@@ -176,9 +178,6 @@ fn settle_lane(core: &Core, number: u16) {
     step(Step::Settling);
     lane.end_dead(counts);
     names::settle(core, &mut guard, &changed);
-    // While the log can still be read: a settler that follows this one would take the inode for one without a
-    // name.
-    names::forget_born_with_name(&guard, &changed);
     lane.intent.logged();
     lane.intent.forget_dirs();
     release_latches(core, lane, number);

@@ -86,3 +86,22 @@ fn a_durable_name_that_its_bucket_lacks_is_alive_for_cleaning() {
     fs.release(bench.file);
     lease::leave(&fs.core);
 }
+
+/// Cleaning by a signal handler dropped all names of a bucket that the interrupted call was changing.
+#[test]
+fn names_are_alive_in_a_bucket_that_the_interrupted_call_changes() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    {
+        let _outer = lease::enter(&fs.core).unwrap();
+        let dir = fs.core.inode(Ino::ROOT).unwrap();
+        let key = table::key(&fs.core, b"f");
+        let mut bucket = table::lock(&fs.core, dir, key.hash).unwrap();
+        let version = bucket.find(key).unwrap().unwrap().version;
+        bucket.begin_removal_in_place(bucket.version());
+        let _inner = lease::enter(&fs.core).unwrap();
+        assert!(table::may_count(&fs.core, dir, b"f", version));
+    }
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
