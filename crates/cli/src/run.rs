@@ -22,7 +22,7 @@ pub struct Args {
     #[arg(long)]
     image: Option<PathBuf>,
     /// Map the whole image when a process first opens a file of it: for long-lived programs whose first writes must be as fast as later
-    /// ones. This takes about a third of a second per GiB and process, and far less for an image in pages of 2 MiB
+    /// ones. This takes some tenths of a second per GiB and process, and far less for an image in pages of 2 MiB
     #[arg(long)]
     prefault: bool,
     /// The program and its arguments

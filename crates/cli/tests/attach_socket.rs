@@ -201,6 +201,26 @@ fn root_inspects_a_users_mount_and_attaches_only_by_name() {
     volume.unmount();
 }
 
+/// There every user that is not mapped has one number, the program's own among them.
+#[test]
+fn in_a_user_namespace_without_the_daemons_user_nobody_trusts_it() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let _mount = Mount::new(Path::new(&place.image()), "");
+    let file = PathBuf::from(place.image() + ".mnt/file");
+    fs::write(&file, "text").unwrap();
+    if !Command::new("unshare").args(["--user", "true"]).status().is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED, NOT TESTED: no user namespaces here");
+        return;
+    }
+    assert_eq!(served(&bypassed(&place, &["cat"], &file, ""), "opened"), 1);
+    for trust in ["", "65534"] {
+        let report = bypassed(&place, &["unshare", "--user", "cat"], &file, trust);
+        assert_eq!(served(&report, "opened"), 0, "{report}");
+        assert!(report.contains("65534"), "it does not say why: {report}");
+    }
+}
+
 const GROUP: u32 = 54321;
 
 /// Programs that user 65534 reaches, and the image, mounted for members of a group under a umask that lets nobody else in.

@@ -35,10 +35,10 @@ pub struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Images per cut chosen in order: all combinations of the stores that were read, if there are no more than this; else those in
-    /// which one or two stores are alone or missing, up to this number
+    /// which one or two stores are alone or missing, up to this number. No effect with eadr and process, which form every prefix
     #[arg(long, default_value_t = 1024, value_name = "N")]
     images: usize,
-    /// Further images per cut, chosen at random
+    /// Further images per cut, chosen at random. No effect with eadr and process
     #[arg(long, default_value_t = 64, value_name = "N")]
     random: usize,
     /// Write the checked images, and manifest.json, to this directory

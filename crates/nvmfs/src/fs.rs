@@ -316,7 +316,7 @@ impl FileSystem for NvmFs {
         // From here on only the handle keeps it alive.
         inode.volatile.nlink.store(0, SeqCst);
         // The settler of this lane now frees it only through its handle: it may get a name.
-        guard.lane.intent.note_creating(0);
+        guard.lane.intent.created();
         Ok((self.attr(inode)?, handle))
     }
 

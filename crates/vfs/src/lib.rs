@@ -22,6 +22,7 @@ pub mod short;
 pub mod testkit;
 pub mod tree;
 mod types;
+pub mod unmapped;
 pub mod xattr;
 
 pub use cred::{Cred, Permission};

@@ -10,7 +10,7 @@
 use crate::alloc::itable;
 use crate::file::blocks::{data_blocks, log_blocks};
 use crate::file::resize::{NewAttributes, set_all};
-use crate::format::inode::{INODE_BYTES, InodeBase};
+use crate::format::inode::{FoundInode, INODE_BYTES, InodeBase};
 use crate::format::layout::{chunk_of, inode_pos};
 use crate::ids::{InodeId, Version};
 use crate::log::chain;
@@ -59,7 +59,7 @@ pub fn make<'c>(
     let pos = inode_pos(core.chunk_block(id.ino), chunk_of(id.ino).1);
     // Noted first: otherwise a slot on media without a volatile inode would remain when the image is
     // unmounted.
-    guard.lane.intent.note_creating(id.ino.0);
+    guard.lane.intent.note_creating(id);
     if planted(Bug::InodeNotFlushed) {
         // PERSIST: part of a planted bug.
         flushed_unless(Bug::InodeNotFlushed, || core.region.store_line(pos, &base.encode(core.seed)));
@@ -116,14 +116,14 @@ pub fn make_unnamed<'c>(
 pub fn unmake(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     inode.volatile.nlink.store(0, SeqCst);
     end_once(core, guard, inode);
-    guard.lane.intent.note_creating(0);
+    guard.lane.intent.created();
 }
 
 /// Frees an inode that has neither name nor handle. Damage on the way stops further changes to the file
 /// system; no block is freed twice.
 pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     guard.lane.intent.note_freeing(inode.ino.0, Freeing::Begun);
-    guard.lane.intent.note_creating(0);
+    guard.lane.intent.created();
     end_begun(core, guard, inode);
     guard.lane.intent.note_freeing(0, Freeing::None);
 }
@@ -158,6 +158,16 @@ pub fn dies(core: &Core, lane: u16, inode: InodeRef<'_>) {
     zero_slot(core, inode);
     inode.volatile.die();
     inode.volatile.forget_claim(opens::claims_as(core, lane));
+}
+
+/// Returns true if the slot on media has this generation of the inode, or was being written.
+pub fn slot_has(core: &Core, inode: InodeRef<'_>, generation: u64) -> bool {
+    let line = core.region.line(inode_pos(core.chunk_block(inode.ino), chunk_of(inode.ino).1));
+    match InodeBase::decode(core.seed, inode.ino, &line) {
+        FoundInode::Blank => false,
+        FoundInode::Torn | FoundInode::Damaged => true,
+        FoundInode::Whole(base) => base.id.generation == generation,
+    }
 }
 
 /// Zeroes the inode's slot on media.

@@ -240,7 +240,7 @@ fn add_name(
     match done {
         Ok((mut bucket, durable, named, now)) => {
             // Not after the unlock: a settler learns from the record that the inode got its name, and cleaning may move the record then.
-            guard.lane.intent.note_creating(0);
+            guard.lane.intent.created();
             dir.volatile.touch(now);
             bucket.begin_change(&durable, named.version);
             Ok((bucket.put(guard.own, key, &named, entry)?, now))
@@ -316,13 +316,9 @@ pub fn link(
     if kind == FileKind::Directory {
         return Err(Error::NotPermitted);
     }
-    let is_first = inode.volatile.linkable();
+    let is_first = add_link(inode)?;
     if is_first {
-        guard.lane.intent.note_creating(inode.ino.0);
-    }
-    if let Err(error) = add_link(inode) {
-        guard.lane.intent.note_creating(0);
-        return Err(error);
+        guard.lane.intent.note_naming(inode.id());
     }
     match add_name(core, guard, dir, key, New { child: inode.id(), kind }) {
         Ok((crowded, now)) => {
@@ -331,8 +327,9 @@ pub fn link(
             Ok(())
         }
         Err(error) => {
+            // First: a settler would count the name down again.
+            guard.lane.intent.created();
             life::drop_name(core, guard, inode, 1);
-            guard.lane.intent.note_creating(0);
             // The same call, on its second try, or another call may give the inode its first name.
             if is_first && inode.volatile.nlink.load(SeqCst) == 0 {
                 inode.volatile.set_linkable(true);
@@ -342,9 +339,9 @@ pub fn link(
     }
 }
 
-/// Counts one more name of an inode, or one more subdirectory, unless the last name is gone already. A file
-/// made without a name gets its first.
-pub(super) fn add_link(inode: InodeRef<'_>) -> Result<()> {
+/// Counts one more name of an inode, or one more subdirectory, unless the last name is gone already. Returns true if it is the first name
+/// of a file that was made without one.
+pub(super) fn add_link(inode: InodeRef<'_>) -> Result<bool> {
     // ORDERING: Relaxed throughout, guesses that the CAS checks.
     let mut now = inode.volatile.nlink.load(Relaxed);
     loop {
@@ -358,7 +355,7 @@ pub(super) fn add_link(inode: InodeRef<'_>) -> Result<()> {
                 if now == 0 {
                     inode.volatile.set_linkable(false);
                 }
-                return Ok(());
+                return Ok(now == 0);
             }
             Err(other) => now = other,
         }

@@ -238,7 +238,7 @@ fn count_gain<'a>(
         (false, true) if mode == RenameMode::Exchange => Some(from),
         _ => None,
     };
-    gains.map(|dir| add_link(dir).map(|()| dir)).transpose()
+    gains.map(|dir| add_link(dir).map(|_first| dir)).transpose()
 }
 
 struct Plan<'a> {

@@ -7,10 +7,12 @@
 //!
 //! **Trust.** A client maps memory that the daemon sends, and a malicious daemon could corrupt the client's
 //! memory through it. So a client takes memory only from a daemon of root, of its own user, or of a user in
-//! `HEDDLE_TRUST` (names or numbers, separated by commas). The kernel tells the daemon's user (SO_PEERCRED).
+//! `HEDDLE_TRUST` (names or numbers, separated by commas). The kernel tells the daemon's user (SO_PEERCRED). A number that may stand for
+//! several users is nobody's ([`heddle_vfs::unmapped`]).
 //! A program that runs with more rights than its caller (set-user-id) ignores `HEDDLE_TRUST`. A reading of
 //! counters needs no trust: it is a copy, in sealed memory.
 
+use heddle_vfs::unmapped::is_one_user;
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -57,7 +59,8 @@ pub(crate) fn trusts(uid: u32) -> bool {
     // SAFETY: takes no pointers.
     let raised = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     let named = || std::env::var_os("HEDDLE_TRUST").is_some_and(|list| names(&list, uid));
-    uid == 0 || uid == rustix::process::geteuid().as_raw() || (!raised && named())
+    let is_own = uid == rustix::process::geteuid().as_raw();
+    uid == 0 || (is_one_user(uid) && (is_own || (!raised && named())))
 }
 
 /// Returns true if this list names the user.

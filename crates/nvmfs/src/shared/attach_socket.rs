@@ -15,6 +15,7 @@ use crate::counters::Counters;
 use crate::state::core::Core;
 use crate::upkeep::settle;
 use heddle_vfs::admin::is_administrator;
+use heddle_vfs::unmapped::{is_one_group, is_one_user};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals};
 use rustix::io::Errno;
@@ -146,9 +147,10 @@ impl AttachSocket {
             Err(_) => return false,
         };
         let Ok(wire::Peer { pid, uid, gid }) = wire::peer(&socket) else { return true };
-        let invited = || self.group.is_some_and(|group| gid == group || groups(&socket).contains(&group));
+        let is_member = |group| is_one_group(group) && (gid == group || groups(&socket).contains(&group));
+        let invited = || self.group.is_some_and(is_member);
         let caller = match () {
-            () if uid == rustix::process::geteuid().as_raw() => Caller::Owner,
+            () if uid == rustix::process::geteuid().as_raw() && is_one_user(uid) => Caller::Owner,
             // Both checks are needed: the process number may have been reused; the user is the one who
             // connected.
             () if uid == 0 && is_administrator(pid) => Caller::Owner,

@@ -13,6 +13,7 @@
 //!                 any image, if the machine has rebooted since, or its image is not at its path any more.
 
 use super::image_id;
+use heddle_vfs::unmapped::is_one_user;
 use rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat, unlinkat,
 };
@@ -193,8 +194,9 @@ fn open_directory(path: &Path, make: bool) -> Result<OwnedFd, NoteError> {
     Ok(dir)
 }
 
-fn is_mine(uid: u32) -> bool {
-    uid == rustix::process::geteuid().as_raw()
+/// Returns true if this is the user of this process.
+pub(super) fn is_mine(uid: u32) -> bool {
+    uid == rustix::process::geteuid().as_raw() && is_one_user(uid)
 }
 
 fn note_in(dir: &OwnedFd, name: &OsStr) -> Option<(File, Option<Noted>)> {

@@ -49,6 +49,7 @@ pub fn settle_dead(
     if held.iter().any(|bucket| bucket.word().changing()) {
         logged = log()?;
     }
+    let mut settled = Ok(());
     for bucket in held {
         let here = |name: &[u8]| std::ptr::eq(bucket, &table.buckets[table.index(key(core, name).hash)]);
         let broken = bucket.word().changing();
@@ -60,16 +61,15 @@ pub fn settle_dead(
             newest = newest.next();
         }
         let old = logged.iter().filter(|_| broken);
-        for (name, (version, meaning)) in old.chain(changes.iter().map(|(name, logged)| (name, logged))) {
-            if !here(name) {
-                continue;
-            }
+        let changes = changes.iter().map(|(name, logged)| (name, logged));
+        for (name, (version, meaning)) in old.chain(changes).filter(|(name, _)| here(name)) {
             newest = newest.max(*version);
-            settle_name(core, own, bucket, key(core, name), *version, *meaning)?;
+            settled = settled.and(settle_name(core, own, bucket, key(core, name), *version, *meaning));
         }
+        // Whatever failed: others would wait for whoever leases this lane next.
         bucket.unlock(core, newest);
     }
-    Ok(())
+    settled
 }
 
 /// Returns the inode that has lost a name in the log itself (`in_place_removal`), while the name was in a bucket that the dead lane still

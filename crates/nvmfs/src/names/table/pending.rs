@@ -31,9 +31,9 @@ pub fn may_count(core: &Core, dir: InodeRef<'_>, name: &[u8], version: Version) 
             return false;
         }
         // A signal handler cannot look into a bucket that its own thread is changing.
-        let named = find(core, dir, key);
-        return word.version() < version
-            || named.map_or(true, |named| named.is_some_and(|n| n.version <= version));
+        let is_shown =
+            || find(core, dir, key).map_or(true, |named| named.is_some_and(|n| n.version <= version));
+        return word.version() < version || is_shown();
     }
     false
 }

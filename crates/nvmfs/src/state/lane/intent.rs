@@ -41,8 +41,8 @@ pub struct Intent {
     before: AtomicU64,
     /// What the attributes of the transaction do to mtime (`note_mtime`).
     mtime: AtomicU64,
-    /// Inode that it is making and that has no name yet.
-    pub creating: AtomicU64,
+    /// Inode that it is making and that has no name yet; and its generation.
+    creating: [AtomicU64; 2],
     /// Inode that it is freeing, and the progress of that.
     freeing: AtomicU64,
     /// An inode whose name is removed, durably, and may still be counted; and its generation.
@@ -107,7 +107,7 @@ impl Intent {
             before_ino: AtomicU64::new(0),
             before: AtomicU64::new(0),
             mtime: AtomicU64::new(0),
-            creating: AtomicU64::new(0),
+            creating: std::array::from_fn(|_| AtomicU64::new(0)),
             freeing: AtomicU64::new(0),
             unlinking: std::array::from_fn(|_| AtomicU64::new(0)),
             dirs: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -258,11 +258,30 @@ impl Intent {
         (word != 0).then_some((inode, word & 1 != 0))
     }
 
-    /// Notes the inode (0: none) that is being made and has no name yet.
-    pub fn note_creating(&self, ino: u64) {
+    /// Notes the inode that is being made and has no name yet.
+    pub fn note_creating(&self, inode: InodeId) {
+        self.creating[1].store(inode.generation, Release); // ORDERING: Release, as below.
         // ORDERING: Release, after earlier stores; the stores that follow (`be_born`, the name) are Release
         // at least.
-        self.creating.store(ino, Release);
+        self.creating[0].store(inode.ino.0 << 1, Release);
+    }
+
+    /// Notes a file without a name that was counted as having its first one, which is not durable yet.
+    pub fn note_naming(&self, inode: InodeId) {
+        self.creating[1].store(inode.generation, Release); // ORDERING: Release, as above.
+        self.creating[0].store(inode.ino.0 << 1 | 1, Release); // ORDERING: Release, as above.
+    }
+
+    /// Notes that the inode has its name, or is given up.
+    pub fn created(&self) {
+        self.creating[0].store(0, Release); // ORDERING: Release, after the name's record or the end.
+    }
+
+    /// The inode that has no name yet. True: it was not made by this call, which gives it its first name.
+    pub fn creating(&self) -> Option<(InodeId, bool)> {
+        let word = self.creating[0].load(SeqCst);
+        let inode = InodeId { ino: Ino(word >> 1), generation: self.creating[1].load(SeqCst) };
+        (word != 0).then_some((inode, word & 1 != 0))
     }
 
     /// The inode that is being freed.
@@ -394,8 +413,13 @@ mod tests {
         assert_eq!(intent.unlinking(), Some((INODE, true)));
         intent.note_lowering(None);
         assert_eq!(intent.unlinking(), None);
-        intent.note_creating(12);
-        assert_eq!(intent.creating.load(SeqCst), 12);
+        assert_eq!(intent.creating(), None);
+        intent.note_creating(INODE);
+        assert_eq!(intent.creating(), Some((INODE, false)));
+        intent.note_naming(INODE);
+        assert_eq!(intent.creating(), Some((INODE, true)));
+        intent.created();
+        assert_eq!(intent.creating(), None);
         intent.pinning(1 << 40);
         assert_eq!((intent.pin(), intent.pin().ino()), (Pinning::Doubtful(1 << 40), Some(1 << 40)));
         for phase in [Phase(0), Phase(1)] {

@@ -22,7 +22,7 @@ use crate::file::deferred;
 use crate::format::inode::INODE_BYTES;
 use crate::format::layout::{chunk_of, inode_pos};
 use crate::format::record::Record;
-use crate::ids::Extent;
+use crate::ids::{Extent, InodeId};
 use crate::state::core::{Core, Hooks};
 use crate::state::inode::InodeRef;
 use crate::state::lane::{Lane, LaneLocal, Pinning};
@@ -213,7 +213,7 @@ fn settle_lane(core: &Core, number: u16) {
 /// Flushes the slot of an inode that the lane was making. It becomes durable with its name, at one fence,
 /// which the dead thread may not have reached. Its own list of lines to flush died with it.
 fn flush_born(core: &Core, lane: &Lane) {
-    let ino = Ino(lane.intent.creating.load(SeqCst));
+    let Some((InodeId { ino, .. }, _)) = lane.intent.creating() else { return };
     if living(core, ino.0).is_some() {
         // PERSIST: with the fence of the settler. No check sees it: only one process has a simulated region,
         // and no test cuts power after a death.

@@ -226,31 +226,38 @@ fn read_page(
 
 /// Clears the note of an inode being made, if the transaction gave it its name.
 pub fn forget_born_with_name(guard: &LaneGuard<'_>, changed: &[Changed]) {
-    let creating = guard.lane.intent.creating.load(SeqCst);
-    let has_name = |c: &Changed| matches!(c.record, Record::Name { removed: false, child, .. } if child.ino.0 == creating);
+    let Some((creating, _)) = guard.lane.intent.creating() else { return };
+    let has_name =
+        |c: &Changed| matches!(c.record, Record::Name { removed: false, child, .. } if child == creating);
     if changed.iter().any(has_name) {
-        guard.lane.intent.note_creating(0);
+        guard.lane.intent.created();
     }
 }
 
-/// Frees the inodes that the lane was making, or has left without name and handle.
-pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
-    let creating = guard.lane.intent.creating.load(SeqCst);
-    match living(core, creating) {
+/// Frees the inode that the lane was making, or takes the count back that a first name had.
+fn end_creating(core: &Core, guard: &mut LaneGuard<'_>) {
+    let Some((id, is_older)) = guard.lane.intent.creating() else { return };
+    let alive = living(core, id.ino.0).filter(|inode| inode.id() == id);
+    match alive {
+        Some(_) if is_older => guard.lane.intent.note_unlinking(id),
         Some(inode) => {
             // It never got its name. Any handle of it was the dead thread's.
             opens::forget_inode(core, guard.id, inode);
             inode.volatile.nlink.store(0, SeqCst);
             life::end_once(core, guard, inode);
         }
-        // Its slot may have been written already.
-        None => core
-            .slot(Ino(creating))
-            .filter(|_| creating != 0)
-            .into_iter()
-            .for_each(|slot| life::zero_slot(core, slot)),
+        // Its slot may have been written already; or it is another inode's by now.
+        None => {
+            let on_media = core.slot(id.ino).filter(|slot| life::slot_has(core, *slot, id.generation));
+            on_media.into_iter().for_each(|slot| life::zero_slot(core, slot));
+        }
     }
-    guard.lane.intent.creating.store(0, SeqCst);
+    guard.lane.intent.created();
+}
+
+/// Frees the inodes that the lane was making, or has left without name and handle.
+pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
+    end_creating(core, guard);
     if let Some((id, last)) = guard.lane.intent.unlinking()
         && let Some(inode) = living(core, id.ino.0).filter(|inode| inode.id() == id)
     {

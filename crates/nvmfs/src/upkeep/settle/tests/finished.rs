@@ -3,6 +3,7 @@
 use super::super::{records, sweep};
 use super::handles::child;
 use super::*;
+use crate::ids::InodeId;
 use crate::names::ops;
 use crate::steps::Step;
 use crate::upkeep::garbage;
@@ -102,6 +103,57 @@ fn names_are_alive_in_a_bucket_that_the_interrupted_call_changes() {
         let _inner = lease::enter(&fs.core).unwrap();
         assert!(table::may_count(&fs.core, dir, b"f", version));
     }
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+/// Both gave it its first name, and one of them was killed before its name was durable: the file ended, though it had the other's.
+#[test]
+fn a_nameless_file_keeps_the_name_of_who_lived_when_both_linked_it() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let (root, n) = (Cred::root(), Name::new(b"n").unwrap());
+    let (_, file) = fs.tmpfile(&root, Ino::ROOT, 0o600, OpenFlags::READ_WRITE, true).unwrap();
+    let d = fs.new_dir(Ino::ROOT, "d");
+    let inode = fs.core.inode(file.ino).unwrap();
+    let held = lease::enter(&fs.core).unwrap();
+    let whole = table::lock_whole(&fs.core, fs.core.inode(d).unwrap()).unwrap();
+    let pid = child(|| drop(fs.link(&root, file.ino, d, n)));
+    while inode.volatile.nlink.load(SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fs.link(&root, file.ino, Ino::ROOT, n).unwrap();
+    // SAFETY: a child of this test.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    ended(pid, 0);
+    drop((whole, held));
+    sweep(&fs.core);
+    fs.release(file);
+    let attr = fs.lookup(&root, Ino::ROOT, n).unwrap();
+    assert_eq!(attr.nlink, 1);
+    assert_eq!(fs.lookup(&root, d, n).err(), Some(Error::NotFound));
+    fs.unlink(&root, Ino::ROOT, n).unwrap();
+    assert_eq!(fs.core.slot(attr.ino).unwrap().volatile.generation(), 0, "it lives without a name");
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+/// The number of a dead creator's inode may be another's by now.
+#[test]
+fn an_inode_of_another_generation_is_not_the_dead_creators() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let id = fs.core.inode(bench.file.ino).unwrap().id();
+    let pid = child(|| {
+        let guard = lease::enter(&fs.core).unwrap();
+        guard.lane.intent.note_creating(InodeId { generation: id.generation - 1, ..id });
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(3) };
+    });
+    assert_eq!(libc::WEXITSTATUS(ended(pid, 0)), 3);
+    sweep(&fs.core);
+    assert_eq!(fs.getattr(bench.file.ino).unwrap().nlink, 1);
+    assert!(fs.lookup(&Cred::root(), Ino::ROOT, Name::new(b"f").unwrap()).is_ok());
     fs.release(bench.file);
     lease::leave(&fs.core);
 }
