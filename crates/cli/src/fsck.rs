@@ -61,8 +61,8 @@ An image whose repair was killed half-way says so, and is not mounted for writin
 An image that was not unmounted needs no fsck: the next mount recovers it, and fsck says so in notes.
 
 Exit codes, as fsck(8): 0 no issue (or notes only), 1 repaired or restored, 4 not repaired, 5 repaired in part (F2FS: 4),
-8 could not be checked, 16 wrong usage. With 8 added: the image
-was changed, and stdout did not take the report, which is on stderr.";
+8 could not be checked, or a repair was refused, 16 wrong usage. With 8 added: the image was changed, and stdout did not take the
+report, which is on stderr.";
 
 /// No issue.
 const CLEAN: u8 = 0;

@@ -21,8 +21,9 @@ pub struct Args {
     /// Fail at once if this image is not mounted, or this user may not attach to it
     #[arg(long)]
     image: Option<PathBuf>,
-    /// Map the whole image when a process first opens a file of it: for long-lived programs whose first writes must be as fast as later
-    /// ones. This takes some tenths of a second per GiB and process, and far less for an image in pages of 2 MiB
+    /// Map the whole image when a process first opens a file of it, unless the mount is read-only: for long-lived programs whose first
+    /// writes must be as fast as later ones. This takes some tenths of a second per GiB and process, and far less for an image in pages
+    /// of 2 MiB
     #[arg(long)]
     prefault: bool,
     /// The program and its arguments
