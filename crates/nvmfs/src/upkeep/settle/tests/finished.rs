@@ -109,7 +109,7 @@ fn names_are_alive_in_a_bucket_that_the_interrupted_call_changes() {
 
 /// Both gave it its first name, and one of them was killed before its name was durable: the file ended, though it had the other's.
 #[test]
-fn a_nameless_file_keeps_the_name_of_who_lived_when_both_linked_it() {
+fn a_nameless_file_keeps_the_name_of_the_linker_who_lived() {
     let bench = bench();
     let fs = bench.volume.fs();
     let (root, n) = (Cred::root(), Name::new(b"n").unwrap());
