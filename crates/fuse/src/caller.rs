@@ -1,6 +1,7 @@
 //! The caller of a request: its credentials.
 
 use fuser::Request;
+use heddle_vfs::unmapped::is_one_group;
 use heddle_vfs::{Attr, Cred, Error, Result, SetAttr};
 
 use crate::adapter::Adapter;
@@ -75,7 +76,8 @@ pub(crate) fn groups_of(pid: u32) -> Vec<u32> {
 
 fn parse_groups(status: &str) -> Vec<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    line.unwrap_or_default().split_ascii_whitespace().filter_map(|group| group.parse().ok()).collect()
+    let groups = line.unwrap_or_default().split_ascii_whitespace().filter_map(|group| group.parse().ok());
+    groups.filter(|group| is_one_group(*group)).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const GENERATION: u64 = 1;
 
 fn unlink(worker: &mut Worker) {
-    worker.with(|core, guard, file| life::drop_name(core, guard, file, 1));
+    worker.with(|core, guard, file| life::drop_name(core, guard, file));
 }
 
 /// Opens the file. If that succeeds, the file lives until the handle is released.

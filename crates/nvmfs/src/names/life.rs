@@ -27,7 +27,7 @@ use heddle_arena::Ptr;
 use heddle_arena::sync::fence_after_locked;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
-use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 /// Takes a slot and writes the inode into it, without a fence (C1). Its volatile form is complete, but it has
 /// no name.
@@ -115,15 +115,20 @@ pub fn make_unnamed<'c>(
 /// Removes an inode that never got a name.
 pub fn unmake(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     inode.volatile.nlink.store(0, SeqCst);
-    end_once(core, guard, inode);
+    // Before the note goes, and that before the end: the slot may be another inode's then.
+    guard.lane.intent.note_freeing(inode.ino.0, Freeing::Asked);
     guard.lane.intent.created();
+    end_once(core, guard, inode);
 }
 
 /// Frees an inode that has neither name nor handle. Damage on the way stops further changes to the file
 /// system; no block is freed twice.
 pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     guard.lane.intent.note_freeing(inode.ino.0, Freeing::Begun);
-    guard.lane.intent.created();
+    // A settler ends other inodes, too.
+    if guard.lane.intent.creating().is_some_and(|(creating, _)| creating == inode.id()) {
+        guard.lane.intent.created();
+    }
     end_begun(core, guard, inode);
     guard.lane.intent.note_freeing(0, Freeing::None);
 }
@@ -202,14 +207,22 @@ fn free_volatile(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     chain::retire_chains(core, inode);
 }
 
-/// Removes `names` names from the count. Frees the inode if those were the last (I1).
-pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names: u32) {
-    // The count of the last name never rises again, so a settler can tell whether it was lowered. With other
-    // names it cannot tell. The count then stays one too high until the next mount; one too low would free a
+/// Removes one name from the count. Frees the inode if that was the last (I1).
+pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    // A count of zero never rises again, so a settler can tell whether the last name was taken from it. With
+    // other names it cannot tell. The count then stays one too high until the next mount; one too low would free a
     // living file.
-    let last = inode.volatile.nlink.load(SeqCst) == names;
-    guard.lane.intent.note_lowering(last.then(|| inode.id()));
-    if inode.volatile.nlink.fetch_sub(names, SeqCst) == names {
+    // ORDERING: Relaxed, a guess that the CAS checks.
+    let mut now = inode.volatile.nlink.load(Relaxed);
+    loop {
+        guard.lane.intent.note_lowering((now == 1).then(|| inode.id()));
+        // ORDERING: Relaxed on failure, as above.
+        match inode.volatile.nlink.compare_exchange(now, now.wrapping_sub(1), SeqCst, Relaxed) {
+            Ok(_) => break,
+            Err(other) => now = other,
+        }
+    }
+    if now == 1 {
         guard.lane.intent.note_freeing(inode.ino.0, Freeing::Asked);
         guard.lane.intent.note_lowering(None);
         if breaks(Breach::EndsWhileOpen) {

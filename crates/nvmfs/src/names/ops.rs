@@ -316,32 +316,29 @@ pub fn link(
     if kind == FileKind::Directory {
         return Err(Error::NotPermitted);
     }
-    let is_first = add_link(inode)?;
-    if is_first {
-        guard.lane.intent.note_naming(inode.id());
-    }
+    add_link(inode)?;
+    guard.lane.intent.note_naming(inode.id());
     match add_name(core, guard, dir, key, New { child: inode.id(), kind }) {
         Ok((crowded, now)) => {
+            // A file that was made without a name has had one.
+            inode.volatile.set_linkable(false);
             inode.volatile.touch_state(now);
             grow_if_crowded(core, guard, dir, crowded, latched.is_some());
             Ok(())
         }
         Err(error) => {
-            // First: a settler would count the name down again.
+            // In this order a settler counts the name down once.
+            guard.lane.intent.note_unlinking(inode.id());
             guard.lane.intent.created();
-            life::drop_name(core, guard, inode, 1);
-            // The same call, on its second try, or another call may give the inode its first name.
-            if is_first && inode.volatile.nlink.load(SeqCst) == 0 {
-                inode.volatile.set_linkable(true);
-            }
+            life::drop_name(core, guard, inode);
             Err(error)
         }
     }
 }
 
-/// Counts one more name of an inode, or one more subdirectory, unless the last name is gone already. Returns true if it is the first name
-/// of a file that was made without one.
-pub(super) fn add_link(inode: InodeRef<'_>) -> Result<bool> {
+/// Counts one more name of an inode, or one more subdirectory, unless the last name is gone already. A file
+/// made without a name gets its first.
+pub(super) fn add_link(inode: InodeRef<'_>) -> Result<()> {
     // ORDERING: Relaxed throughout, guesses that the CAS checks.
     let mut now = inode.volatile.nlink.load(Relaxed);
     loop {
@@ -351,12 +348,7 @@ pub(super) fn add_link(inode: InodeRef<'_>) -> Result<bool> {
             _ => {}
         }
         match inode.volatile.nlink.compare_exchange(now, now + 1, SeqCst, Relaxed) {
-            Ok(_) => {
-                if now == 0 {
-                    inode.volatile.set_linkable(false);
-                }
-                return Ok(now == 0);
-            }
+            Ok(_) => return Ok(()),
             Err(other) => now = other,
         }
     }
@@ -392,7 +384,7 @@ pub fn remove(
             if named.child == seen.child {
                 if let Some(child) = remove_locked(core, guard, cred, (place, key), what, &named, locks)? {
                     drop(latched);
-                    life::drop_name(core, guard, child, 1);
+                    life::drop_name(core, guard, child);
                     return Ok(());
                 }
                 // Another call uses the log that this call must change in place.

@@ -120,7 +120,7 @@ pub fn rename(
         grow_if_crowded(core, guard, to.dir, done.crowded, latched);
         drop((first, second));
         if let Some(replaced) = done.replaced {
-            life::drop_name(core, guard, replaced, 1);
+            life::drop_name(core, guard, replaced);
         }
         return Ok(());
     }
@@ -238,7 +238,7 @@ fn count_gain<'a>(
         (false, true) if mode == RenameMode::Exchange => Some(from),
         _ => None,
     };
-    gains.map(|dir| add_link(dir).map(|_first| dir)).transpose()
+    gains.map(|dir| add_link(dir).map(|()| dir)).transpose()
 }
 
 struct Plan<'a> {

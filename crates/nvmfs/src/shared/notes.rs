@@ -186,7 +186,12 @@ fn open_directory(path: &Path, make: bool) -> Result<OwnedFd, NoteError> {
     };
     let stat = fstat(&dir).map_err(|e| fail(e.into()))?;
     if !is_mine(stat.st_uid) {
-        return Err(not_safe(format!("it belongs to user {}", stat.st_uid)));
+        let whose = if is_one_user(stat.st_uid) {
+            ""
+        } else {
+            ", who may be anybody here: this user namespace lacks users"
+        };
+        return Err(not_safe(format!("it belongs to user {}{whose}", stat.st_uid)));
     }
     if stat.st_mode & 0o022 != 0 {
         return Err(not_safe(format!("others may write to it (mode {:o})", stat.st_mode & 0o7777)));

@@ -63,8 +63,11 @@ pub fn settle_dead(
         let old = logged.iter().filter(|_| broken);
         let changes = changes.iter().map(|(name, logged)| (name, logged));
         for (name, (version, meaning)) in old.chain(changes).filter(|(name, _)| here(name)) {
-            newest = newest.max(*version);
-            settled = settled.and(settle_name(core, own, bucket, key(core, name), *version, *meaning));
+            match settle_name(core, own, bucket, key(core, name), *version, *meaning) {
+                Ok(()) => newest = newest.max(*version),
+                // Noted before others see the bucket without it: nobody changes anything from here on.
+                Err(error) => settled = Err(core.damage(error.to_string())),
+            }
         }
         // Whatever failed: others would wait for whoever leases this lane next.
         bucket.unlock(core, newest);

@@ -167,7 +167,7 @@ fn settle_lane(core: &Core, number: u16) {
     let (counts, mut changed) = transactions(core, guard.own, lane, number, &mut garbage);
     names::prepare_names(core, &guard, &mut changed);
     // While nobody can clean the log: a settler that follows this one would take the inode for one without a name.
-    names::forget_born_with_name(&guard, &changed);
+    names::forget_born_with_name(core, &guard, &changed);
     // Not before this point: an idle chain may be cleaned, and an unlinked page soon belongs to another
     // inode.
     kept.iter().for_each(|owner| chains::let_go(core, number, owner.inode));

@@ -225,11 +225,14 @@ fn read_page(
 }
 
 /// Clears the note of an inode being made, if the transaction gave it its name.
-pub fn forget_born_with_name(guard: &LaneGuard<'_>, changed: &[Changed]) {
+pub fn forget_born_with_name(core: &Core, guard: &LaneGuard<'_>, changed: &[Changed]) {
     let Some((creating, _)) = guard.lane.intent.creating() else { return };
     let has_name =
         |c: &Changed| matches!(c.record, Record::Name { removed: false, child, .. } if child == creating);
     if changed.iter().any(has_name) {
+        if let Some(inode) = living(core, creating.ino.0).filter(|inode| inode.id() == creating) {
+            inode.volatile.set_linkable(false);
+        }
         guard.lane.intent.created();
     }
 }
@@ -243,8 +246,7 @@ fn end_creating(core: &Core, guard: &mut LaneGuard<'_>) {
         Some(inode) => {
             // It never got its name. Any handle of it was the dead thread's.
             opens::forget_inode(core, guard.id, inode);
-            inode.volatile.nlink.store(0, SeqCst);
-            life::end_once(core, guard, inode);
+            return life::unmake(core, guard, inode);
         }
         // Its slot may have been written already; or it is another inode's by now.
         None => {
@@ -277,18 +279,14 @@ pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
     }
 }
 
-/// Lowers the count of an inode that has lost a name. `last`: the dead thread may have lowered it to zero
-/// already.
+/// Lowers the count of an inode that has lost a name. `last`: the dead thread may have lowered it, to zero.
 fn lose(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, last: bool) {
     if inode.volatile.is_directory() && !last {
         inode.volatile.nlink.store(1, SeqCst);
     }
     match inode.volatile.nlink.load(SeqCst) {
         0 => life::end_once(core, guard, inode),
-        1 => life::drop_name(core, guard, inode, 1),
-        _ if !last => life::drop_name(core, guard, inode, 1),
-        // Another call has given it a name since, so it stays alive.
-        _ => {}
+        _ => life::drop_name(core, guard, inode),
     }
 }
 
