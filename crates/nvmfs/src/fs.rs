@@ -4,13 +4,14 @@
 mod attrs;
 mod beside;
 mod broken;
+mod full;
 mod reads;
 mod xattrs;
 
 use crate::file::deferred::retry_if_full;
 use crate::file::new_blocks::Span;
 use crate::file::write_heddle::At;
-use crate::file::{page_by_page, range, resize, write_heddle, write_paper};
+use crate::file::{range, resize, write_paper};
 use crate::format::layout::TARGET_BYTES;
 use crate::ids::PageNo;
 use crate::lane_counters::Kind;
@@ -29,7 +30,7 @@ use attrs::checked;
 use heddle_arena::sync::spin_hint;
 use heddle_vfs::{
     Attr, Cookie, Cred, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode, OpenFlags, Openers,
-    Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, XattrName, room_for,
+    Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, XattrName,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -140,41 +141,6 @@ impl NvmFs {
         clean::after_call(&self.core, &mut guard);
         guard.lane.counts.moved(Kind::Write, len as u64);
         Ok((offset, len))
-    }
-
-    fn write_once(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: At, buf: &[u8]) -> Result<u64> {
-        match self.core.locks {
-            None => write_heddle::write(&self.core, guard, inode, at, buf),
-            Some(_) => write_paper::write(&self.core, guard, inode, at, buf),
-        }
-    }
-
-    /// Retries a write that has failed: it may find space now, or a part of it may.
-    #[cold]
-    fn write_retrying(
-        &self,
-        guard: &mut LaneGuard<'_>,
-        inode: InodeRef<'_>,
-        at: At,
-        buf: &[u8],
-    ) -> Result<(u64, usize)> {
-        let done = retry_if_full(&self.core, guard, |guard| self.write_once(guard, inode, at, buf));
-        if let (Err(Error::FileTooBig), At::Offset(offset)) = (&done, at) {
-            let room = room_for(offset, buf.len(), self.core.file_bytes_max())?;
-            // If the limit is another one than the file size, a retry would meet it again for ever.
-            if room < buf.len() {
-                return self.write_retrying(guard, inode, at, &buf[..room]);
-            }
-        }
-        let (Err(Error::NoSpace), At::Offset(offset)) = (&done, at) else {
-            return done.map(|offset| (offset, buf.len()));
-        };
-        let page = |guard: &mut LaneGuard<'_>, at, buf: &[u8]| {
-            let done = self.write_once(guard, inode, At::Offset(at), buf);
-            clean::after_call(&self.core, guard);
-            done
-        };
-        Ok((offset, page_by_page::write(&self.core, guard, inode, offset, buf, page)?))
     }
 }
 

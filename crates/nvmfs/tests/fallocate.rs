@@ -245,6 +245,77 @@ fn each_page_of_a_file_that_fills_its_image_can_be_overwritten() {
     });
 }
 
+/// Its log has room for no page more than the records need: the last ones have to be moved.
+#[test]
+fn pages_of_a_full_small_image_can_be_overwritten_again_and_again() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 4 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.new_file(Ino::ROOT, "f");
+        let pages = filled(&fs, &handle);
+        let mut random = heddle_vfs::testkit::Random::new(12);
+        for round in 1..=3u8 {
+            for _ in 0..pages {
+                let page = random.below(pages);
+                let wrote = fs.write(&handle, page * PAGE, &[round; PAGE as usize]);
+                assert_eq!(wrote, Ok(PAGE as usize), "{variant:?}, round {round}: page {page} of {pages}");
+            }
+        }
+        fs.release(handle);
+        drop(fs);
+        volume.abandon();
+        common::sound(disk.region()).unwrap();
+    });
+}
+
+/// Each has a chain of its own, with a last page that is not full.
+#[test]
+fn several_threads_can_overwrite_each_page_of_a_full_image() {
+    const THREADS: u64 = 4;
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.new_file(Ino::ROOT, "f");
+        let pages = filled(&fs, &handle);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (fs, handle) = (&fs, &handle);
+                scope.spawn(move || {
+                    let mut random = heddle_vfs::testkit::Random::new(thread);
+                    for round in 1..=6u8 {
+                        for _ in 0..pages / THREADS {
+                            let page = random.below(pages / THREADS) * THREADS + thread;
+                            let wrote = fs.write(handle, page * PAGE, &[round; PAGE as usize]);
+                            assert_eq!(
+                                wrote,
+                                Ok(PAGE as usize),
+                                "{variant:?}, round {round}: page {page} of {pages}"
+                            );
+                        }
+                    }
+                });
+            }
+        });
+        fs.release(handle);
+        drop(fs);
+        volume.abandon();
+        common::sound(disk.region()).unwrap();
+    });
+}
+
+/// Fills the image by large writes to the file, then small ones. Returns the file's pages.
+fn filled(fs: &impl FileSystem, handle: &heddle_vfs::Handle) -> u64 {
+    let mut size = 0;
+    for len in [64 * PAGE, PAGE] {
+        while let Ok(wrote) = fs.write(handle, size, &vec![9; len as usize]) {
+            size += wrote as u64;
+        }
+    }
+    size / PAGE
+}
+
 /// The tombstone lies in another chain than the write that it covers, and its own chain is cleaned.
 #[test]
 fn a_hole_stays_one_when_the_log_that_made_it_is_cleaned() {

@@ -21,8 +21,9 @@ use crate::planted::{Met, met};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
-use crate::upkeep::garbage::{Page, alive, free_unlinked, while_too_long, write_alive};
+use crate::upkeep::garbage::{Page, alive, compressible, free_unlinked, while_too_long, write_alive};
 use crate::upkeep::relog;
+use heddle_arena::sync::yield_now;
 use heddle_vfs::{FileKind, Result};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -72,6 +73,22 @@ fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
         drop(latched);
         life::drop_open(core, guard, inode, id.generation);
     }
+}
+
+/// Moves a page of the log of a file whose call finds no space: calls clean when they have filled a page, and here none can be had. The
+/// call holds no lock. Returns false if no page can be spared. If another call was faster with that page, the room may be there all the same.
+#[cold]
+pub fn compress(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> bool {
+    if !compressible(core, inode) {
+        return false;
+    }
+    if core.locks.is_some() {
+        relog::paper::move_one(core, guard, inode, Eof::NotHeld);
+    } else if let Ok(chain) = commit::chain_of(core, guard, inode) {
+        relog::step(core, guard, inode, chain, Eof::NotHeld);
+    }
+    yield_now();
+    true
 }
 
 /// Cleans a file's log. In the papers' variants the lock of the file's chain is held, but not while records

@@ -68,14 +68,23 @@ pub fn while_too_long(core: &Core, inode: InodeRef<'_>, mut step: impl FnMut()) 
     }
 }
 
+/// Returns true if the log has pages that its living records do not need.
+pub fn compressible(core: &Core, inode: InodeRef<'_>) -> bool {
+    chain::pages(core, inode) > pages_needed(core, inode)
+}
+
+/// Pages that the records that can be alive in a log fill: one record a block, two slots a name, and one attribute record.
+fn pages_needed(core: &Core, inode: InodeRef<'_>) -> u64 {
+    let alive = inode.volatile.blocks_counted() + 2 * table::count(core, inode) + 2;
+    alive.div_ceil(u64::from(SLOTS))
+}
+
 /// Returns true if the log has grown to several times the records that can be alive in it. On a full image
 /// the limit is the living records themselves: other files, and first of all overwrites, need each page.
 fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
     let pages = chain::pages(core, inode);
-    // Alive at most: one record a block, two slots a name, one attribute record.
-    let alive = inode.volatile.blocks_counted() + 2 * table::count(core, inode) + 2;
     let chains = chain::existing(core, inode).count() as u64;
-    let needed = alive.div_ceil(u64::from(SLOTS));
+    let needed = pages_needed(core, inode);
     // ORDERING: Relaxed, set before calls begin.
     let short = core.free_map().scarce() || core.root().short_logs.load(Relaxed) != 0;
     if short { pages > chains + needed } else { pages > 4 + 2 * chains + SLACK * needed }

@@ -32,6 +32,12 @@ pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eo
     }
 }
 
+/// Moves the oldest page of a file's log, as [`step`] does, however long the log is.
+pub fn move_one(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
+    // If it fails, the caller's next attempt does too.
+    let _done = move_oldest(core, guard, inode, eof);
+}
+
 fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) -> Result<()> {
     let found = {
         let _log = lock_log(core, guard, inode)?;

@@ -1,0 +1,82 @@
+//! Writes that find no space: they wait for what is about to come back, make the file's log shorter, and proceed page by page.
+
+use super::NvmFs;
+use crate::file::deferred::retry_if_full;
+use crate::file::page_by_page;
+use crate::file::range::holes;
+use crate::file::write_heddle::{self, At};
+use crate::file::write_paper;
+use crate::ids::PageNo;
+use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
+use crate::upkeep::clean;
+use heddle_vfs::{Error, Result, room_for};
+
+/// Most pages of the log that one attempt moves: each that is moved gives at least as many free slots as it had dead records.
+const PAGES_MOVED_MAX: u32 = 64;
+
+impl NvmFs {
+    #[inline]
+    pub(super) fn write_once(
+        &self,
+        guard: &mut LaneGuard<'_>,
+        inode: InodeRef<'_>,
+        at: At,
+        buf: &[u8],
+    ) -> Result<u64> {
+        match self.core.locks {
+            None => write_heddle::write(&self.core, guard, inode, at, buf),
+            Some(_) => write_paper::write(&self.core, guard, inode, at, buf),
+        }
+    }
+
+    /// The same on a full image, for a write that needs no more blocks than it gives back: room in the log is all that it may lack.
+    #[cold]
+    fn write_compressing(
+        &self,
+        guard: &mut LaneGuard<'_>,
+        inode: InodeRef<'_>,
+        at: At,
+        buf: &[u8],
+    ) -> Result<u64> {
+        let mut done = self.write_once(guard, inode, at, buf);
+        let At::Offset(offset) = at else { return done };
+        let Some(end) = offset.checked_add(buf.len() as u64) else { return done };
+        for _ in 0..PAGES_MOVED_MAX {
+            let replaces = || holes(&self.core, inode, PageNo::of(offset), PageNo::after(end)) == 0;
+            if done != Err(Error::NoSpace) || !replaces() || !clean::compress(&self.core, guard, inode) {
+                break;
+            }
+            done = self.write_once(guard, inode, at, buf);
+        }
+        done
+    }
+
+    /// Retries a write that has failed: it may find space now, or a part of it may.
+    #[cold]
+    pub(super) fn write_retrying(
+        &self,
+        guard: &mut LaneGuard<'_>,
+        inode: InodeRef<'_>,
+        at: At,
+        buf: &[u8],
+    ) -> Result<(u64, usize)> {
+        let done = retry_if_full(&self.core, guard, |guard| self.write_compressing(guard, inode, at, buf));
+        if let (Err(Error::FileTooBig), At::Offset(offset)) = (&done, at) {
+            let room = room_for(offset, buf.len(), self.core.file_bytes_max())?;
+            // If the limit is another one than the file size, a retry would meet it again for ever.
+            if room < buf.len() {
+                return self.write_retrying(guard, inode, at, &buf[..room]);
+            }
+        }
+        let (Err(Error::NoSpace), At::Offset(offset)) = (&done, at) else {
+            return done.map(|offset| (offset, buf.len()));
+        };
+        let page = |guard: &mut LaneGuard<'_>, at, buf: &[u8]| {
+            let done = self.write_compressing(guard, inode, At::Offset(at), buf);
+            clean::after_call(&self.core, guard);
+            done
+        };
+        Ok((offset, page_by_page::write(&self.core, guard, inode, offset, buf, page)?))
+    }
+}
