@@ -73,10 +73,10 @@ Options for -o:
                          nova-interval both are the same: waiters sleep, and readers wait for every writer before them
   segment=SIZE           nova-interval, nova-array and nova-tree: the unit of the range locks; ranges are rounded out to it (4K)
   nvm=FILE               as --nvm FILE
-  nvm-size=SIZE          size of a new node log (64M)
+  nvm-size=SIZE          size of a node log in a new or empty file (64M); zeros and devices keep theirs
   discard-nvm            F2FS: lose the fsyncs that only the node log has; the image continues from its last checkpoint
   force-nvm              F2FS: make a node log over any content of the file or device; without it, only in an empty file or over zeros
-  discard, nodiscard     F2FS: tell the device at each checkpoint which segments are free, or do not [default: discard on block
+  discard, nodiscard     F2FS: tell the device at each checkpoint which segments have become free, or do not [default: discard on block
                          devices, nodiscard in a file]. In a file discard returns their space to the file system below, but later
                          writes there are slower
   attach-group=G         members of group G may attach to the image too, and read its statistics (heddle stat); without it, only you

@@ -76,7 +76,7 @@ fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
 }
 
 /// Moves a page of the log of a file whose call finds no space: calls clean when they have filled a page, and here none can be had. The
-/// call holds no lock. Returns false if no page can be spared. If another call was faster with that page, the room may be there all the same.
+/// call holds no lock. Returns false if no page can be spared. If another call was faster with that page, there may be room all the same.
 #[cold]
 pub fn compress(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> bool {
     if !compressible(core, inode) {
