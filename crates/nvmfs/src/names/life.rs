@@ -209,13 +209,14 @@ fn free_volatile(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
 
 /// Removes one name from the count. Frees the inode if that was the last (I1).
 pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    // A count of zero never rises again, so a settler can tell whether the last name was taken from it. With
-    // other names it cannot tell. The count then stays one too high until the next mount; one too low would free a
-    // living file.
+    // A count of zero rises again only for a file that was made without a name and never had one. Of any other
+    // file a settler can tell whether the last name was taken from the count. With other names it cannot tell. The count
+    // then stays one too high until the next mount; one too low would free a living file.
     // ORDERING: Relaxed, a guess that the CAS checks.
     let mut now = inode.volatile.nlink.load(Relaxed);
     loop {
-        guard.lane.intent.note_lowering((now == 1).then(|| inode.id()));
+        let last = now == 1 && !inode.volatile.linkable();
+        guard.lane.intent.note_lowering(last.then(|| inode.id()));
         // ORDERING: Relaxed on failure, as above.
         match inode.volatile.nlink.compare_exchange(now, now.wrapping_sub(1), SeqCst, Relaxed) {
             Ok(_) => break,

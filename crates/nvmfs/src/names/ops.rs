@@ -239,6 +239,12 @@ fn add_name(
     })();
     match done {
         Ok((mut bucket, durable, named, now)) => {
+            // While the bucket keeps the name: without it the inode may be another one.
+            if let Some((id, true)) = guard.lane.intent.creating()
+                && let Some(inode) = core.slot(id.ino).filter(|inode| inode.volatile.linkable())
+            {
+                inode.volatile.set_linkable(false);
+            }
             // Not after the unlock: a settler learns from the record that the inode got its name, and cleaning may move the record then.
             guard.lane.intent.created();
             dir.volatile.touch(now);
@@ -320,8 +326,6 @@ pub fn link(
     guard.lane.intent.note_naming(inode.id());
     match add_name(core, guard, dir, key, New { child: inode.id(), kind }) {
         Ok((crowded, now)) => {
-            // A file that was made without a name has had one.
-            inode.volatile.set_linkable(false);
             inode.volatile.touch_state(now);
             grow_if_crowded(core, guard, dir, crowded, latched.is_some());
             Ok(())

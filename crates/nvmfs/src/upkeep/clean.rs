@@ -122,7 +122,12 @@ fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
     // In the papers' variants, files are logged anew later: see `relog::paper`.
     let later = core.locks.is_some() && !directory;
     if !later {
-        while_too_long(core, inode, || relog::step(core, guard, inode, chain, eof));
+        // Anew each time: a step without a block may have changed the lane's chain.
+        while_too_long(core, inode, || {
+            if let Ok(chain) = commit::chain_of(core, guard, inode) {
+                relog::step(core, guard, inode, chain, eof);
+            }
+        });
     }
 }
 
