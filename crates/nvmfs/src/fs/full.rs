@@ -31,8 +31,8 @@ impl NvmFs {
         }
     }
 
-    /// The same on a full image. A write of one page over another lacks no more than room in the log: the log is made shorter. One of several
-    /// pages asks for all its blocks at once, and proceeds page by page later.
+    /// The same on a full image. A write of one page over another lacks no more than room in the log: the log is made shorter. One of
+    /// several pages asks for all its blocks at once, and proceeds page by page later.
     #[cold]
     fn write_compressing(
         &self,
