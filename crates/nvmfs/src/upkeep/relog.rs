@@ -77,12 +77,17 @@ fn move_page(
     for write in &found.writes {
         move_write(core, guard, inode, write)?;
     }
-    // Without a block a record went to another chain, and this one was let go of: others may clean it.
+    // Without a block a record went to another chain, and this one was let go of: others may have cleaned it since, also if it is this
+    // lane's again. Its fields are the owner's to read.
     if std::ptr::eq(from, own) && !commit::one_chain(core) && !own.was_used_by(guard.id) {
         return Ok(());
     }
+    if !early && from.head() != Some(page) {
+        return Ok(());
+    }
     // Another call may have written part of a run meanwhile, and the rest kept its version: then the page is still needed.
-    if read_page(core, inode, page, from).is_none_or(|again| again.attributes || !again.writes.is_empty()) {
+    let is_dead = |again: Alive| again.era == found.era && !again.attributes && again.writes.is_empty();
+    if !read_page(core, inode, page, from).is_some_and(is_dead) {
         return Ok(());
     }
     if !early {
@@ -100,6 +105,8 @@ fn move_page(
 /// The living records of a page.
 #[derive(Default)]
 struct Alive {
+    /// The page's: no two pages of an inode have the same.
+    era: u64,
     names: Vec<Record>,
     writes: Vec<Record>,
     lists: Vec<Extent>,
@@ -113,7 +120,7 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
     words.load(core, page);
     let header = PageHeader::decode(core.seed, &words.line(0))?;
     let seed = header.record_seed(core.seed);
-    let mut out = Alive { movable: true, ..Alive::default() };
+    let mut out = Alive { era: header.era, movable: true, ..Alive::default() };
     let mut slot = 1;
     while slot <= SLOTS {
         match parse(seed, inode.id(), slot, |s| words.line(s)) {
