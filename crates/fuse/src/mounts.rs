@@ -3,7 +3,7 @@
 
 use crate::timed_request::ask_with_timeout;
 
-use heddle_vfs::unmapped::is_one_user;
+use heddle_vfs::unmapped::is_own_user;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -151,7 +151,7 @@ fn user_of(options: &[u8]) -> Option<u32> {
 
 /// Returns true if this process trusts what that user says of a mount: root, and its own user.
 pub fn is_trusted_user(user: u32) -> bool {
-    user == 0 || (user == rustix::process::geteuid().as_raw() && is_one_user(user))
+    user == 0 || is_own_user(user)
 }
 
 /// Decodes a field: space, tab, newline and backslash are written as `\` and three octal digits.

@@ -248,18 +248,53 @@ fn each_page_of_a_file_that_fills_its_image_can_be_overwritten() {
 /// Its log has room for no page more than the records need: the last ones have to be moved.
 #[test]
 fn pages_of_a_full_small_image_can_be_overwritten_again_and_again() {
+    overwrites_a_full_image(4 * MIB, 1, 3);
+}
+
+/// Each has a chain of its own, with a last page that is not full.
+#[test]
+fn several_threads_can_overwrite_each_page_of_a_full_image() {
+    overwrites_a_full_image(16 * MIB, 4, 6);
+}
+
+/// Every thread overwrites its own pages at random, one at a time.
+fn overwrites_a_full_image(bytes: u64, threads: u64, rounds: u8) {
     each_variant(|variant| {
-        let disk = Disk::new(variant, 4 * MIB);
+        let disk = Disk::new(variant, bytes);
         let volume = disk.mount();
         let fs = volume.fs();
         let handle = fs.new_file(Ino::ROOT, "f");
         let pages = filled(&fs, &handle);
-        let mut random = heddle_vfs::testkit::Random::new(12);
-        for round in 1..=3u8 {
-            for _ in 0..pages {
-                let page = random.below(pages);
-                let wrote = fs.write(&handle, page * PAGE, &[round; PAGE as usize]);
-                assert_eq!(wrote, Ok(PAGE as usize), "{variant:?}, round {round}: page {page} of {pages}");
+        let overwrites = |thread: u64| {
+            let mut random = heddle_vfs::testkit::Random::new(thread);
+            let mut last = vec![FILLED; (pages / threads) as usize];
+            for round in 1..=rounds {
+                for _ in 0..last.len() {
+                    let nth = random.below(last.len() as u64);
+                    let page = nth * threads + thread;
+                    let wrote = fs.write(&handle, page * PAGE, &[round; PAGE as usize]);
+                    assert_eq!(
+                        wrote,
+                        Ok(PAGE as usize),
+                        "{variant:?}, round {round}: page {page} of {pages}"
+                    );
+                    last[nth as usize] = round;
+                }
+            }
+            last
+        };
+        // Readers would keep replaced blocks, so that others find no space: they come later.
+        let written: Vec<Vec<u8>> = std::thread::scope(|scope| {
+            let overwrites = &overwrites;
+            let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || overwrites(thread))).collect();
+            let own = overwrites(0);
+            std::iter::once(own).chain(others.into_iter().map(|other| other.join().unwrap())).collect()
+        });
+        for (thread, last) in (0..).zip(written) {
+            for (nth, byte) in (0..).zip(last) {
+                let page = nth * threads + thread;
+                let read = fs.read_vec(&handle, page * PAGE, PAGE as usize);
+                assert_eq!(read, [byte; PAGE as usize], "{variant:?}: page {page}");
             }
         }
         fs.release(handle);
@@ -269,47 +304,14 @@ fn pages_of_a_full_small_image_can_be_overwritten_again_and_again() {
     });
 }
 
-/// Each has a chain of its own, with a last page that is not full.
-#[test]
-fn several_threads_can_overwrite_each_page_of_a_full_image() {
-    const THREADS: u64 = 4;
-    each_variant(|variant| {
-        let disk = Disk::new(variant, 16 * MIB);
-        let volume = disk.mount();
-        let fs = volume.fs();
-        let handle = fs.new_file(Ino::ROOT, "f");
-        let pages = filled(&fs, &handle);
-        std::thread::scope(|scope| {
-            for thread in 0..THREADS {
-                let (fs, handle) = (&fs, &handle);
-                scope.spawn(move || {
-                    let mut random = heddle_vfs::testkit::Random::new(thread);
-                    for round in 1..=6u8 {
-                        for _ in 0..pages / THREADS {
-                            let page = random.below(pages / THREADS) * THREADS + thread;
-                            let wrote = fs.write(handle, page * PAGE, &[round; PAGE as usize]);
-                            assert_eq!(
-                                wrote,
-                                Ok(PAGE as usize),
-                                "{variant:?}, round {round}: page {page} of {pages}"
-                            );
-                        }
-                    }
-                });
-            }
-        });
-        fs.release(handle);
-        drop(fs);
-        volume.abandon();
-        common::sound(disk.region()).unwrap();
-    });
-}
+/// What [`filled`] writes.
+const FILLED: u8 = 99;
 
 /// Fills the image by large writes to the file, then small ones. Returns the file's pages.
 fn filled(fs: &impl FileSystem, handle: &heddle_vfs::Handle) -> u64 {
     let mut size = 0;
     for len in [64 * PAGE, PAGE] {
-        while let Ok(wrote) = fs.write(handle, size, &vec![9; len as usize]) {
+        while let Ok(wrote) = fs.write(handle, size, &vec![FILLED; len as usize]) {
             size += wrote as u64;
         }
     }

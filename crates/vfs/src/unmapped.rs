@@ -5,24 +5,41 @@
 //! this number, and so has every stranger. The same holds for groups. Source: user_namespaces(7), "Unmapped user and group IDs".
 
 use std::fs::read_to_string;
+use std::sync::OnceLock;
 
 /// How many numbers there are: all but -1.
 const ALL: u64 = u32::MAX as u64;
 const USUAL: u32 = 65534;
 
+/// Returns true if this is the effective user of this process, and no other.
+pub fn is_own_user(uid: u32) -> bool {
+    // SAFETY: takes no pointers.
+    uid == unsafe { libc::geteuid() } && is_one_user(uid)
+}
+
 /// Returns true if this user number, as the kernel shows it to this process, stands for one user.
 pub fn is_one_user(uid: u32) -> bool {
-    stands_for_one(uid, "/proc/sys/kernel/overflowuid", "/proc/self/uid_map")
+    // The machine's, for good. The map may come later, or be another one after setns(2).
+    static OVERFLOW: OnceLock<u32> = OnceLock::new();
+    let overflow = *OVERFLOW.get_or_init(|| number_in("/proc/sys/kernel/overflowuid"));
+    stands_for_one(uid, overflow, "/proc/self/uid_map")
 }
 
 /// Returns true if this group number, as the kernel shows it to this process, stands for one group.
 pub fn is_one_group(gid: u32) -> bool {
-    stands_for_one(gid, "/proc/sys/kernel/overflowgid", "/proc/self/gid_map")
+    // As above.
+    static OVERFLOW: OnceLock<u32> = OnceLock::new();
+    let overflow = *OVERFLOW.get_or_init(|| number_in("/proc/sys/kernel/overflowgid"));
+    stands_for_one(gid, overflow, "/proc/self/gid_map")
 }
 
-fn stands_for_one(id: u32, overflow: &str, map: &str) -> bool {
-    let overflow = read_to_string(overflow).ok().and_then(|text| text.trim().parse().ok());
-    id != overflow.unwrap_or(USUAL) || read_to_string(map).is_ok_and(|map| maps_all(&map))
+fn number_in(file: &str) -> u32 {
+    read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL)
+}
+
+/// Reads no file for any other number than the overflow number: each request of a mount asks for each group of its caller.
+fn stands_for_one(id: u32, overflow: u32, map: &str) -> bool {
+    id != overflow || read_to_string(map).is_ok_and(|map| maps_all(&map))
 }
 
 /// Lines of first number inside, first number outside, and count.
@@ -42,15 +59,15 @@ mod tests {
         for map in ["", "0 1000 1\n", "0 100000 65536\n", "0 0\n", "x y z\n"] {
             assert!(!maps_all(map), "{map}");
         }
-        let dir = std::env::temp_dir().join(format!("heddle-unmapped-{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
-        let (overflow, map) = (dir.join("overflow"), dir.join("map"));
+        let dir = tempfile::tempdir().unwrap();
+        let (overflow, map) = (dir.path().join("overflow"), dir.path().join("map"));
         std::fs::write(&overflow, "77\n").unwrap();
         std::fs::write(&map, "0 1000 1\n").unwrap();
-        let is_one = |id| stands_for_one(id, overflow.to_str().unwrap(), map.to_str().unwrap());
-        assert!(is_one(0) && is_one(USUAL) && !is_one(77));
-        std::fs::remove_file(&overflow).unwrap();
-        assert!(is_one(77) && !is_one(USUAL));
-        std::fs::remove_dir_all(&dir).unwrap();
+        let [overflow, map] = [overflow, map].map(|path| path.to_str().unwrap().to_owned());
+        assert_eq!((number_in(&overflow), number_in(&map)), (77, USUAL));
+        assert!(stands_for_one(0, 77, &map) && !stands_for_one(77, 77, &map));
+        std::fs::write(&map, "0 0 4294967295\n").unwrap();
+        assert!(stands_for_one(77, 77, &map));
+        assert!(!stands_for_one(77, 77, "/no such file"));
     }
 }

@@ -10,7 +10,7 @@ use crate::counters::prometheus;
 use anyhow::{Context, Result, bail};
 use heddle_console::failure::usage;
 use heddle_nvmfs::counters::Counters;
-use heddle_vfs::unmapped::is_one_user;
+use heddle_vfs::unmapped::is_own_user;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, chownat, fstat, open};
 use rustix::net::{SocketFlags, accept_with};
@@ -171,8 +171,7 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
 fn restrict(path: &Path, group: Option<u32>) -> Result<(u64, u64)> {
     let socket = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = fstat(&socket)?;
-    let is_mine = stat.st_uid == rustix::process::geteuid().as_raw() && is_one_user(stat.st_uid);
-    if stat.st_mode & libc::S_IFMT != libc::S_IFSOCK || !is_mine {
+    if stat.st_mode & libc::S_IFMT != libc::S_IFSOCK || !is_own_user(stat.st_uid) {
         bail!("another process took its name");
     }
     let by_number = format!("/proc/self/fd/{}", socket.as_raw_fd());

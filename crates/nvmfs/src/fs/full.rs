@@ -12,9 +12,9 @@ use crate::state::lease::LaneGuard;
 use crate::upkeep::clean;
 use heddle_vfs::{Error, Result, room_for};
 
-/// Most pages of the log that one attempt moves. Each gives at least as many free slots as it had dead records, and other writers may take
-/// them first: 64 were too few for one write in 20,000 of four threads.
-const PAGES_MOVED_MAX: u32 = 400;
+/// Most turns of one attempt. Each moves a page of the log, which gives at least as many free slots as it had dead records. Other writers
+/// may take them first (`several_threads_can_overwrite_each_page_of_a_full_image`).
+const TURNS_MAX: u32 = 400;
 
 impl NvmFs {
     #[inline]
@@ -49,7 +49,7 @@ impl NvmFs {
         if done != Err(Error::NoSpace) || !matches!(at, At::Offset(offset) if replaces_a_page(offset)) {
             return done;
         }
-        for _ in 0..PAGES_MOVED_MAX {
+        for _ in 0..TURNS_MAX {
             if done != Err(Error::NoSpace) || !clean::compress(&self.core, guard, inode) {
                 break;
             }

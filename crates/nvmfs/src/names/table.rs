@@ -28,7 +28,7 @@ mod tests;
 pub use dead::lock_reused_table;
 pub use dead::{Logged, losers, removed_in_place, settle_dead, unlock_reused_table};
 pub use list::list;
-pub use pending::{is_pending, may_count, version_of};
+pub use pending::{is_pending, may_count};
 
 use crate::ids::Version;
 use crate::names::bucket::{Bucket, ENTRY_WORDS_MAX, Entry, HASH_BITS, SLOTS, Torn, Unlockable, entry_words};

@@ -24,6 +24,7 @@ use crate::volume::{Volume, VolumeError, read_superblock};
 use heddle_arena::Arena;
 use heddle_pmem::{Durability, Region};
 use heddle_vfs::Ino;
+use heddle_vfs::unmapped::is_own_user;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -210,7 +211,7 @@ fn find(identity: &Identity, noted: [u64; 2]) -> Found {
             .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"/memfd:heddle-arena"));
         let file = is_arena.then(|| File::options().read(true).write(true).open(fd.path()).ok()).flatten()?;
         let made_by = rustix::fs::fstat(&file).ok()?.st_uid;
-        if image_id(&file) != Ok(noted) || !notes::is_mine(made_by) {
+        if image_id(&file) != Ok(noted) || !is_own_user(made_by) {
             return None;
         }
         let arena = Arena::attach(OwnedFd::from(file)).ok()?;

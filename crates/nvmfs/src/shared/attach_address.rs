@@ -12,7 +12,7 @@
 //! A program that runs with more rights than its caller (set-user-id) ignores `HEDDLE_TRUST`. A reading of
 //! counters needs no trust: it is a copy, in sealed memory.
 
-use heddle_vfs::unmapped::is_one_user;
+use heddle_vfs::unmapped::{is_one_user, is_own_user};
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -58,9 +58,8 @@ impl std::fmt::Display for AttachAddress<'_> {
 pub(crate) fn trusts(uid: u32) -> bool {
     // SAFETY: takes no pointers.
     let raised = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    let named = || std::env::var_os("HEDDLE_TRUST").is_some_and(|list| names(&list, uid));
-    let is_own = uid == rustix::process::geteuid().as_raw();
-    uid == 0 || (is_one_user(uid) && (is_own || (!raised && named())))
+    let named = || is_one_user(uid) && std::env::var_os("HEDDLE_TRUST").is_some_and(|list| names(&list, uid));
+    uid == 0 || is_own_user(uid) || (!raised && named())
 }
 
 /// Returns true if this list names the user.

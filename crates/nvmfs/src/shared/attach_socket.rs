@@ -15,7 +15,7 @@ use crate::counters::Counters;
 use crate::state::core::Core;
 use crate::upkeep::settle;
 use heddle_vfs::admin::is_administrator;
-use heddle_vfs::unmapped::{is_one_group, is_one_user};
+use heddle_vfs::unmapped::{is_one_group, is_own_user};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals};
 use rustix::io::Errno;
@@ -150,7 +150,7 @@ impl AttachSocket {
         let is_member = |group| is_one_group(group) && (gid == group || groups(&socket).contains(&group));
         let invited = || self.group.is_some_and(is_member);
         let caller = match () {
-            () if uid == rustix::process::geteuid().as_raw() && is_one_user(uid) => Caller::Owner,
+            () if is_own_user(uid) => Caller::Owner,
             // Both checks are needed: the process number may have been reused; the user is the one who
             // connected.
             () if uid == 0 && is_administrator(pid) => Caller::Owner,

@@ -13,7 +13,7 @@
 //!                 any image, if the machine has rebooted since, or its image is not at its path any more.
 
 use super::image_id;
-use heddle_vfs::unmapped::is_one_user;
+use heddle_vfs::unmapped::{is_one_user, is_own_user};
 use rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat, unlinkat,
 };
@@ -179,13 +179,15 @@ fn open_directory(path: &Path, make: bool) -> Result<OwnedFd, NoteError> {
         Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {
             return Err(not_safe("it is no directory (a link to one is not followed)".to_owned()));
         }
-        Err(rustix::io::Errno::ACCESS) if path.symlink_metadata().is_ok_and(|meta| !is_mine(meta.uid())) => {
+        Err(rustix::io::Errno::ACCESS)
+            if path.symlink_metadata().is_ok_and(|meta| !is_own_user(meta.uid())) =>
+        {
             return Err(not_safe("it belongs to another user".to_owned()));
         }
         other => other.map_err(|e| fail(e.into()))?,
     };
     let stat = fstat(&dir).map_err(|e| fail(e.into()))?;
-    if !is_mine(stat.st_uid) {
+    if !is_own_user(stat.st_uid) {
         let whose = if is_one_user(stat.st_uid) {
             ""
         } else {
@@ -199,16 +201,11 @@ fn open_directory(path: &Path, make: bool) -> Result<OwnedFd, NoteError> {
     Ok(dir)
 }
 
-/// Returns true if this is the user of this process.
-pub(super) fn is_mine(uid: u32) -> bool {
-    uid == rustix::process::geteuid().as_raw() && is_one_user(uid)
-}
-
 fn note_in(dir: &OwnedFd, name: &OsStr) -> Option<(File, Option<Noted>)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(dir, name, flags, Mode::empty()).ok()?;
     let stat = fstat(&file).ok()?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_mine(stat.st_uid) {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_own_user(stat.st_uid) {
         return None;
     }
     let (file, mut bytes) = (File::from(file), Vec::new());

@@ -366,6 +366,8 @@ impl Core {
         BlockNo(self.chunks()[chunk_of(ino).0 as usize].block.load(Acquire))
     }
 
+    /// Checks that the file system is mounted, for a call that takes no lane.
+    ///
     /// # Errors
     /// [`Error::Unmounted`] once the mount has ended: an attached process still has its memory.
     #[inline(always)]

@@ -165,7 +165,9 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         // A foreign record has a copy in its own directory's log.
         Record::Name { dir, removed: true, ref name, version, .. } => {
             // A record that makes the name again has a larger version, so it replaces the tombstone.
-            let back = || table::version_of(core, inode, name.bytes()).is_some_and(|v| v > version);
+            // After an error it stays.
+            let named = || table::find(core, inode, table::key(core, name.bytes())).ok().flatten();
+            let back = || named().is_some_and(|named| named.version > version);
             let needed = (needed() || inode.volatile.foreign_record_may_count())
                 && !planted(Bug::TombstoneDroppedEarly);
             dir == inode.id() && needed && !back()

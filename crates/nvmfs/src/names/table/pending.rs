@@ -2,6 +2,7 @@
 //!
 //! Invariant   I1  a call locks a bucket, logs a change with a version above the bucket's, and changes the bucket. Only the unlock gives
 //!                 the bucket the new version. So a bucket lacks every change above its version, and no other.
+//!                 (While it is changing, it may show a part of one. A removal in the log itself has no version of its own.)
 
 use super::{Table, find, key};
 use crate::ids::Version;
@@ -36,9 +37,4 @@ pub fn may_count(core: &Core, dir: InodeRef<'_>, name: &[u8], version: Version) 
         return word.version() < version || is_shown();
     }
     false
-}
-
-/// Version of a name's record in the table; the answer may be stale.
-pub fn version_of(core: &Core, dir: InodeRef<'_>, name: &[u8]) -> Option<Version> {
-    find(core, dir, key(core, name)).ok().flatten().map(|named| named.version)
 }
