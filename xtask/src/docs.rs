@@ -1,6 +1,7 @@
 //! What is written about the project: the API documentation, and the pages, each of whose commands, files, tests and figures is there.
 
 mod blocks;
+mod chores;
 mod figures;
 mod names;
 mod pages;
@@ -48,7 +49,9 @@ pub fn command(root: &Path) -> Result<Command> {
 /// short.
 pub fn pages_outcome(root: &Path) -> Result<Outcome> {
     let pages = pages::read_all(root)?;
-    let mut wrong = names::check(&names::Tree::read(root)?, &pages);
+    let tree = names::Tree::read(root)?;
+    let mut wrong = names::check(&tree, &pages);
+    wrong.extend(chores::check(root, &tree)?);
     wrong.extend(words::check(&words::Helps::ask(&heddle(root)?)?, &crate::chores(), &pages));
     wrong.extend(figures::check(&pages));
     wrong.extend(prose::check(&pages));

@@ -66,7 +66,8 @@ pub fn survive(root: &Path, args: &[String]) -> Result<bool> {
             _ => bail!(USAGE),
         }
     }
-    let mut command = command(root, "HEDDLE_SURVIVE_KILLS", &["a_call_that_is_killed_between"], kills);
+    let mut command =
+        command(root, "HEDDLE_SURVIVE_KILLS", &["a_call_killed_at_any_instruction_is_done_or_undone"], kills);
     command.envs(seed.map(|seed| ("HEDDLE_SURVIVE_SEED", seed.to_string()))).envs(named);
     process::run(&mut command, Duration::from_secs(3600 + kills * 10))?;
     Ok(true)

@@ -38,7 +38,10 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
 
 /// Attached to the arena; then through the mount, the bypass, and both.
 fn of_processes(root: &Path, reads: u64) -> Vec<Command> {
-    let attached = ["reads_of_one_process", "appends_of_several"];
+    let attached = [
+        "reads_see_writes_of_other_processes_whole_or_not_at_all",
+        "appends_of_several_processes_neither_overlap_nor_get_lost",
+    ];
     let rigs: [(&str, &str, &[&str]); 2] =
         [("heddle-nvmfs", "processes", &attached), ("heddle-cli", "together", &[])];
     let commands = rigs.map(|(package, test, filters)| {

@@ -20,7 +20,7 @@ pub fn library() -> Result<PathBuf> {
     found.and_then(|place| place.canonicalize().ok()).ok_or_else(|| {
         anyhow!(
             "cannot find {LIBRARY} in {}, ../lib/heddle or ../lib: install it there, name it with HEDDLE_PRELOAD, \
-             or build it with: cargo build -p heddle-preload",
+             or build it with: cargo build --release -p heddle-preload",
             here.display()
         )
     })

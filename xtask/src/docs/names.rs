@@ -53,6 +53,14 @@ impl Tree {
         Ok(Tree { files, tests })
     }
 
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(String::as_str)
+    }
+
+    pub fn tests(&self) -> impl Iterator<Item = &str> {
+        self.tests.keys().map(String::as_str)
+    }
+
     /// A file or folder: in full, by its end (`tests/processes.rs`), or by its crate (`arena/process_slots.rs`).
     fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');

@@ -34,6 +34,7 @@ pub fn run(scratch: &Scratch, mnt: &Path) -> Result<String> {
         mounted.as_millis()
     );
     let right = "cmp finds every copy right";
+    build_library();
     let library = match library() {
         Ok(library) => library,
         Err(error) => return Ok(format!("{both}; {right}\n   the bypass: SKIPPED, {error}")),
@@ -43,7 +44,6 @@ pub fn run(scratch: &Scratch, mnt: &Path) -> Result<String> {
         command.env("LD_PRELOAD", library.as_os_str()).env("HEDDLE_REPORT", &report);
     })?;
     let served = served(&report)?;
-    // Cargo builds the program alone, so that an update leaves the library of before beside it.
     if served == 0 && fs::read_to_string(&report)?.contains(OTHER_BUILD) {
         return Ok(format!(
             "{both}; {right}\n   the bypass: SKIPPED, {} is of another build than this program: build it with: \
@@ -56,6 +56,18 @@ pub fn run(scratch: &Scratch, mnt: &Path) -> Result<String> {
         "{both}, {} ms with the bypass\n   ({served} calls skipped the kernel); {right}",
         bypassed.as_millis()
     ))
+}
+
+/// Builds the bypass library if Cargo runs this program: `cargo run` builds the program alone. After a failure the search for the
+/// library says what is missing.
+fn build_library() {
+    let Some(cargo) = std::env::var_os("CARGO") else { return };
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "--package", "heddle-preload"]);
+    if !cfg!(debug_assertions) {
+        build.arg("--release");
+    }
+    let _ = build.stdin(Stdio::null()).stdout(Stdio::null()).status();
 }
 
 /// Copies all originals in parallel, compares the copies and removes them. Returns the time that copying
