@@ -11,7 +11,7 @@ use crate::error::OpenError;
 use crate::format::{BLOCK_BYTES, Block};
 use crate::ids::BlockAddr;
 use crate::planted::{Breach, breaks};
-use heddle_signatures::{Claim, ClaimMode, Content, claim};
+use heddle_signatures::{Claim, ClaimMode, Content, claim, discard};
 use heddle_undo::Old;
 use heddle_vfs::{Error, Result};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
@@ -96,6 +96,7 @@ pub(crate) struct Device {
     _claim: Claim,
     path: PathBuf,
     blocks: u64,
+    is_block_device: bool,
     /// True: it is told of unused blocks.
     discards: AtomicBool,
     /// What the first change of a block waits for.
@@ -196,6 +197,7 @@ impl Device {
             _claim: claim,
             path: path.into(),
             blocks: bytes / BLOCK_BYTES as u64,
+            is_block_device: is_device,
             discards: AtomicBool::new(is_device),
             before_writing: Mutex::default(),
             is_prepared: AtomicBool::new(true),
@@ -381,7 +383,12 @@ impl Device {
         #[cfg(feature = "testkit")]
         self.note(Traffic::Discard(addr, blocks));
         let [at, len] = [addr.0, blocks].map(|n| u64::from(n) * BLOCK_BYTES as u64);
-        if fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len).is_err() {
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let done = match self.is_block_device {
+            true => discard(&self.file, at, len).is_ok(),
+            false => fallocate(&self.file, punch, at, len).is_ok(),
+        };
+        if !done {
             self.set_discards(false);
         }
     }

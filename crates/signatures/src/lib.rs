@@ -5,18 +5,20 @@
 //! `detectors` those that need more. A signature is no proof that the rest of the format is whole: such a file counts as in use all the
 //! same.
 //!
-//! Invariants  I1  nothing here writes, but [`wipe`], to what it was handed.
+//! Invariants  I1  nothing here changes what it was handed, but [`wipe`] and [`discard`].
 //!             I2  a read outside the media gives zeros; numbers from the media are bounded before they are used.
 //!             I3  text from the media is escaped before it is shown.
 
 mod bytes;
 mod claim;
 mod detectors;
+mod discard;
 mod holder;
 mod magic_numbers;
 mod protected;
 
 pub use claim::{Claim, ClaimMode, claim, have_bytes_in_common, user_of};
+pub use discard::discard;
 pub use holder::{holder, lock_holder};
 pub use protected::is_write_protected;
 
