@@ -1,7 +1,7 @@
 //! `heddle locks`: time and memory of each range lock, and each variant's cost per write.
 //!
 //! Source  SRL paper: Fig. 10 (time to acquire the lock within DWOM, at first writes and at overwrites), Fig. 11 with Eq. 3 in its
-//!         corrected form (memory), Eq. 4 (one thread writing 1 GB).
+//!         corrected form (memory), Eq. 4 (one thread writing 1 GiB).
 
 mod cost;
 mod latency;

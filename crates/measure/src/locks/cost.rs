@@ -1,4 +1,4 @@
-//! The cost of a write in each variant: fences per overwrite, and seconds for one thread to write 1 GB.
+//! The cost of a write in each variant: fences per overwrite, and seconds for one thread to write 1 GiB.
 
 use crate::engines::{self, Setup};
 use anyhow::Result;
@@ -55,7 +55,7 @@ fn fences_of(variant: Variant) -> Result<u64> {
     Ok(each[each.len() / 2])
 }
 
-/// One thread writes 1 GB, 4 KiB at a time, to a new file of each variant.
+/// One thread writes 1 GiB, 4 KiB at a time, to a new file of each variant.
 pub fn gigabyte() -> Result<Vec<Gigabyte>> {
     Variant::ALL
         .into_iter()

@@ -11,7 +11,7 @@ pub fn render(report: &Report) -> String {
         "{}, {} CPUs; lock mode {}, M = {}, S = {}, d = {}\n\n\
          Time to get the lock inside DWOM, in ns (the clock's own {} ns included)\n{}\n\n\
          Memory of one file's lock\n{}\n\n\
-         Fences of one 4 KiB overwrite, and one thread writing 1 GB in 4 KiB writes\n{}",
+         Fences of one 4 KiB overwrite, and one thread writing 1 GiB in 4 KiB writes\n{}",
         machine.cpu_model,
         machine.cores,
         options.lock_mode,
@@ -59,5 +59,5 @@ fn cost(report: &Report) -> String {
     let rows = pairs.map(|(fences, gigabyte)| {
         [fences.variant.to_owned(), fences.fences.to_string(), format!("{:.2} s", gigabyte.secs)]
     });
-    table(["variant", "fences", "1 GB"], rows)
+    table(["variant", "fences", "1 GiB"], rows)
 }
