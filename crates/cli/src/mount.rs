@@ -94,7 +94,8 @@ Options for -o:
   sync, dirsync, async   F2FS: each call that changes anything (sync) or a name (dirsync) is durable when it returns. With async
                          [default] a change without fsync(2) is durable within about 30 seconds: sync(1) and syncfs(2) do not reach a FUSE
                          mount. A later async cancels sync, not dirsync.
-                         On NVM images every call is durable when it returns
+                         On NVM images calls are durable when they return, but for the ctime of a file that is linked or renamed, or
+                         loses one of its names
   remount                change the mount at DIR: ro or rw, exec or noexec, suid or nosuid, dev or nodev. ro applies to all programs,
                          attached ones too, and needs that no file is open for writing; rw needs that the image was mounted for writing
   noexec, suid, dev      execute no programs; let set-id programs and device files have effect (only root may) [default: exec, nosuid,

@@ -198,7 +198,7 @@ impl Device {
             path: path.into(),
             blocks: bytes / BLOCK_BYTES as u64,
             is_block_device: is_device,
-            discards: AtomicBool::new(is_device),
+            discards: AtomicBool::new(false),
             before_writing: Mutex::default(),
             is_prepared: AtomicBool::new(true),
             old: None,
@@ -242,7 +242,7 @@ impl Device {
 
     /// Returns true if it is no file.
     pub(crate) fn is_block_device(&self) -> bool {
-        self.file.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
+        self.is_block_device
     }
 
     /// What it holds, F2FS or not.
@@ -366,8 +366,7 @@ impl Device {
         Ok(())
     }
 
-    /// Sets whether the device is told of unused blocks. Block devices are told; files are not, because
-    /// writing to a hole takes longer than overwriting.
+    /// Sets whether the device is told of unused blocks. At first it is not.
     pub(crate) fn set_discards(&self, discards: bool) {
         self.discards.store(discards, Relaxed); // ORDERING: Relaxed, either way is right.
     }

@@ -179,6 +179,10 @@ impl F2fs {
                     fs.recovered_inodes
                 ),
             },
+            Error::NotSupported(which) => OpenError::Unsupported {
+                image: path.into(),
+                what: format!("fsyncs after its last checkpoint, of {which}; or add -o ro"),
+            },
             error => damaged(format!("the fsyncs after its last checkpoint: {error}")),
         })?;
         // From here on the image is not refused any more: discarded records may be overwritten.
@@ -190,6 +194,8 @@ impl F2fs {
             superblock::repair(device).and_then(|()| fs.write_log_heads()).and_then(|()| unmarked());
         written.map_err(|error| damaged(error.to_string()))?;
         mark::put(&mut fs.superblock, None);
+        // Not before: a user may want the device to be told of nothing. A file is not told: writing to a hole takes longer.
+        fs.set_discards(fs.media.device.is_block_device());
         Ok(fs)
     }
 

@@ -40,7 +40,8 @@ const WRITE_MAX_BYTES: usize = 1 << 31;
 /// Number of times that a look-up follows a name whose inode has just died.
 const LOOKS_MAX: u32 = 10_000;
 
-/// A mounted NVM file system. Every call is atomic and durable when it returns; [`FileSystem::fsync`] is free.
+/// A mounted NVM file system. Every call is atomic and durable when it returns; [`FileSystem::fsync`] is free. In memory alone is the
+/// `ctime` that a file gets when it is linked or renamed, or loses one of its names.
 #[derive(Clone)]
 pub struct NvmFs {
     pub(crate) core: Arc<Core>,

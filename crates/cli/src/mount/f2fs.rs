@@ -17,6 +17,7 @@ use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_vfs::FileSystem;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// A change is durable after this time even without fsync; in Linux after a minute.
@@ -28,6 +29,8 @@ pub struct F2fsImage {
     name: String,
     fs: Arc<F2fs>,
     counted: Arc<Counted>,
+    /// Number of uncleaned segments that were reported.
+    told_uncleaned: Arc<AtomicUsize>,
 }
 
 /// Opens the image with `options`, and reports what was recovered.
@@ -70,7 +73,7 @@ pub fn open(args: &Args, options: &Options) -> Result<F2fsImage> {
     let fs = Arc::new(fs);
     let engine = Arc::clone(&fs);
     let counted = Arc::new(Counted::new(Arc::clone(&fs) as _, move || engine.has_failed()));
-    Ok(F2fsImage { name, fs, counted })
+    Ok(F2fsImage { name, fs, counted, told_uncleaned: Arc::default() })
 }
 
 fn variant_of(name: &str, options: &Options) -> Result<Variant> {
@@ -140,19 +143,14 @@ impl OpenImage for F2fsImage {
     /// Makes a checkpoint at intervals. An error stays: every later change fails with it.
     fn upkeep(&self) -> Option<(Duration, Box<dyn FnMut() + Send>)> {
         let (fs, name) = (Arc::clone(&self.fs), self.name.clone());
-        let (mut failed, mut told) = (false, 0);
+        let (mut failed, told) = (false, Arc::clone(&self.told_uncleaned));
         let checkpoint = move || {
             if let Err(error) = fs.checkpoint_if_changed()
                 && !std::mem::replace(&mut failed, true)
             {
                 talk(&format!("{name}: {error}"));
             }
-            let left = fs.left_uncleaned();
-            for (segment, why) in left.iter().skip(std::mem::replace(&mut told, left.len())) {
-                talk(&format!(
-                    "{name}: segment {segment} is not cleaned: {why}; look at it with fsck.f2fs --dry-run"
-                ));
-            }
+            tell_uncleaned(&name, &fs, &told);
         };
         Some((CHECKPOINT_EVERY, Box::new(checkpoint)))
     }
@@ -173,11 +171,23 @@ impl OpenImage for F2fsImage {
             return Ok(());
         }
         let written = self.fs.unmount().with_context(|| format!("{}: the last checkpoint", self.name));
+        tell_uncleaned(&self.name, &self.fs, &self.told_uncleaned);
         // Done while this process holds the image: `heddle umount` reads the report once the image is free.
         if let Err(error) = &written {
             unmount_report.lost(error);
         }
         written
+    }
+}
+
+/// Reports the segments that cleaning met damage in, each once.
+fn tell_uncleaned(name: &str, fs: &F2fs, told: &AtomicUsize) {
+    let left = fs.left_uncleaned();
+    // ORDERING: Relaxed, a count that guards nothing else.
+    for (segment, why) in left.iter().skip(told.swap(left.len(), Relaxed)) {
+        talk(&format!(
+            "{name}: segment {segment} is not cleaned: {why}; look at it with fsck.f2fs --dry-run"
+        ));
     }
 }
 
