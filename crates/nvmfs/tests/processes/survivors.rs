@@ -151,6 +151,8 @@ impl Stepped {
         let thread = loop {
             let text = std::fs::read_to_string(sign(shared.place(), role.pid())).unwrap_or_default();
             if let Some(thread) = text.strip_suffix('\n') {
+                // A later process may have the same number.
+                std::fs::remove_file(sign(shared.place(), role.pid())).unwrap();
                 break thread.parse().unwrap();
             }
             assert!(role.0.try_wait().unwrap().is_none(), "{call}: it ended: its own output says why");
