@@ -5,7 +5,8 @@
 //!                 again: the tree is the same, and names that were made again are there;
 //!             3  delete everything and unmount: fsck finds no more blocks in use than the root needs;
 //!             4  if recovery changed the image: cut the power at every fence of the recovery and recover that: the same result.
-//! Pruning     passes 2 to 4 see the image as recovery left it. Images that recovery made equal take them once.
+//! Pruning     passes 2 and 3 see the image as recovery left it. Images that recovery made equal take them once. Of those of them that
+//!             recovery changed, the first takes pass 4.
 
 mod using;
 
@@ -32,6 +33,13 @@ const NESTED_IMAGES: usize = 5;
 /// Options of the rig's mounts.
 pub fn options() -> MountOptions<'static> {
     MountOptions { arena_bytes: ARENA_BYTES, ..MountOptions::default() }
+}
+
+/// What was done with images that recovery made equal.
+struct Used {
+    /// The blocks that passes 2 and 3 read.
+    blocks: Vec<u64>,
+    is_recovery_cut: bool,
 }
 
 /// Mounts for the rig.
@@ -65,8 +73,8 @@ pub struct Judge {
     /// Hash of each of its blocks, and of all.
     base: Vec<u64>,
     sum: u64,
-    /// Recovered images that took passes 2 to 4, and the blocks that were read meanwhile.
-    used: HashMap<(u64, u64), Vec<u64>>,
+    /// Recovered images that took passes 2 and 3.
+    used: HashMap<(u64, u64), Used>,
     /// Images (all of their words) that were checked for a state.
     judged: HashSet<(u64, u64)>,
     /// The same for images of recoveries that were cut, in separate memory: see [`Judge::cut_recovery`].
@@ -204,10 +212,13 @@ impl Judge {
         let state = state_of(&tree, allowed.trees)?;
         let (recovered, changed) = self.hash_after(cut, words);
         let key = (allowed.id << 8 | state as u64, recovered);
-        if let Some(known) = self.used.get(&key) {
-            later.clone_from(known);
+        if let Some(known) = self.used.get_mut(&key) {
+            later.clone_from(&known.blocks);
             volume.abandon();
-            return Ok(());
+            if !changed || std::mem::replace(&mut known.is_recovery_cut, true) {
+                return Ok(());
+            }
+            return self.cut_recovery(&cut.point, words, (key.0, hash), &allowed.trees[state]);
         }
         let wanted = &allowed.trees[state];
         self.names.extend(allowed.trees.iter().flat_map(|tree| tree.nodes.keys().cloned()));
@@ -232,10 +243,9 @@ impl Judge {
         volume.unmount();
         is_empty(&self.probe.silent_region())?;
         if changed {
-            self.nested += 1;
             self.cut_recovery(&cut.point, words, (key.0, hash), wanted)?;
         }
-        self.used.insert(key, self.probe.read_blocks());
+        self.used.insert(key, Used { blocks: self.probe.read_blocks(), is_recovery_cut: changed });
         Ok(())
     }
 
@@ -249,6 +259,7 @@ impl Judge {
         key: (u64, u64),
         wanted: &Arc<Tree>,
     ) -> Result<(), String> {
+        self.nested += 1;
         let mut image = point.memory().to_vec();
         for (at, word) in words {
             image[at.0 as usize..][..8].copy_from_slice(&word.to_le_bytes());

@@ -179,6 +179,11 @@ fn as_asked(args: &Args, options: &Options, volume: Volume) -> Result<Volume> {
              option out",
             args.image.display()
         ))),
+        // The daemon would leave the clients that it has to themselves.
+        _ if !options.attach => Err(usage(format!(
+            "-o no_attach: processes whose mount had died are still attached to {}. End them first, or leave the option out",
+            args.image.display()
+        ))),
         _ => options.refuse_what_is_not_for(&args.image, System::Nvm(volume.variant())),
     };
     match refused {

@@ -74,7 +74,12 @@ fn a_takeover_refuses_options_that_the_first_mount_did_not_have() {
     client.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
     kill_process(daemon(&place), Signal::KILL).unwrap();
     eventually("it does not die", || fs::metadata(place.mnt()).is_err());
-    for (options, say) in [("durability=power", "durability=process"), ("discard", "no effect")] {
+    let wrong = [
+        ("durability=power", "durability=process"),
+        ("discard", "no effect"),
+        ("no_attach", "still attached"),
+    ];
+    for (options, say) in wrong {
         let options = format!("log=/dev/null,{options}");
         heddle(&["mount", "-o", &options, &place.image(), &place.mnt()]).failed(2, &[say]);
     }
