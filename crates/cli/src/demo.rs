@@ -1,4 +1,4 @@
-//! `heddle demo`: all main features on temporary images, in about a minute.
+//! `heddle demo`: shows NVM images at work, on temporary ones.
 //!
 //! Parts  `programs` (a mount, used by unmodified programs; `copies`: with the bypass too), `race` (shared-file writes and reads in
 //!        process, all variants beside tmpfs), `kill` (a writer process is killed while it writes, and the image recovered).
@@ -22,7 +22,7 @@ pub use writer::{Args as WriterArgs, run as write_until_killed};
 /// Name of the hidden command that the demo kills.
 pub const WRITER: &str = "demo-writer";
 
-/// Show the main features on temporary images in about a minute: mount it, use it, race it, kill it, recover it
+/// Show NVM images at work, on temporary ones: mount one, use it, race threads, kill writers, recover
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {}
@@ -30,10 +30,10 @@ pub struct Args {}
 const EXAMPLES: &str = "\
 Examples:
   heddle demo
-  heddle demo && echo everything was right
+  heddle demo && echo everything shown was right
 
-It works on temporary images in /dev/shm (or the temporary directory) and removes them at the end. It names each part that
-cannot run on this machine, and why.";
+It works in /dev/shm (or the temporary directory) and removes its images when it ends or is interrupted. It names the parts that cannot
+run here, and why.";
 
 /// The outcome of a part that did not fail.
 pub enum Outcome {

@@ -10,7 +10,7 @@ use heddle_pmem::{OpenOptions, Region};
 use heddle_vfs::Ino;
 use std::path::PathBuf;
 
-/// Print a structure of an unmounted NVM image, intact or damaged
+/// Print a structure of an unmounted NVM image, which may be damaged if a copy of its superblock is whole
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -6,7 +6,7 @@ use heddle_console::output::{self, Sink};
 use heddle_nvmfs::fsck::{CATALOGUE, Code, Entry};
 use serde::Serialize;
 
-/// Explain an issue that fsck reports, and its repair; without ID, list all issues
+/// Explain an issue that fsck finds in NVM images, and its repair; without ID, list these issues
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -18,10 +18,11 @@ use undo_files::undo_name;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Change nothing; show issues (20 of a kind) and repairs [default for F2FS images, with --json, and if stdin is no terminal]
+    /// Change nothing; show issues (20 of a kind; F2FS: 20) and, of NVM images, repairs [default for F2FS images, with --json, and if stdin
+    /// is no terminal]
     #[arg(short = 'n', conflicts_with = "repair")]
     look: bool,
-    /// Show issues, and make all possible repairs
+    /// Show issues, and repair what it can
     #[arg(short = 'y')]
     repair: bool,
     /// With -y: save the bytes that the repair overwrites to this file [default: IMAGE.undo-DATE]. Without -y: restore them
@@ -42,7 +43,7 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  heddle fsck /dev/shm/my.img                        check; for an NVM image, on a terminal, ask whether to repair
+  heddle fsck /dev/shm/my.img                        check; for an NVM image, on a terminal, ask whether to repair what it can
   heddle fsck -n --json /dev/shm/my.img
   heddle fsck -y /dev/shm/my.img                     repair; save the old bytes to /dev/shm/my.img.undo-DATE
   heddle fsck --undo my.img.undo-20260101T120000 /dev/shm/my.img     restore them
@@ -50,19 +51,19 @@ Examples:
   heddle fsck -y --discard-undo /dev/sdb1            an image that is half repaired, and its undo file is lost
   heddle explain NV-0042                             explain an issue
 
-F2FS images are checked and repaired by fsck.f2fs, which heddle traces: what it overwrites goes into the undo file first, and files that it
-removes or changes are saved in IMAGE.lost/lost_found (IMAGE.lost.1 and so on, if there is one). If a file cannot be saved, the image is
-left as it was. If the image has a feature that heddle does not know, fsck.f2fs saves the files that it removes, one of each name. The undo
-file and the saved files of a device lie in the working directory. After fsck.f2fs, or where it is not installed, heddle reads the whole
-image as a mount does and reports what contradicts itself; it repairs nothing of that.
+F2FS images are checked and repaired by fsck.f2fs. Heddle traces its repair: what it overwrites goes into the undo file first, and files
+that it removes, or whose content it changes, are saved in IMAGE.lost/lost_found (IMAGE.lost.1 and so on, if there is one). If a file cannot
+be saved, nothing is repaired. If the image has a feature that heddle does not know, fsck.f2fs saves the files that it removes, one of each
+name. The saved files of a device, and its undo file without --undo, lie in the working directory. After fsck.f2fs, or where it is not
+installed, heddle itself reads the image's nodes and names, as far as it knows the image's features. It reports what contradicts itself,
+and repairs nothing of that.
 
-An image whose repair was killed half-way says so, and is not mounted for writing: go back with --undo.
+If a repair was killed half-way, fsck says so, and heddle mount refuses the image for writing: go back with --undo.
 
-An image that was not unmounted needs no fsck: the next mount recovers it, and fsck says so in notes.
+An NVM image needs no fsck because it was not unmounted: the next mount recovers it.
 
-Exit codes, as fsck(8): 0 no issue (or notes only), 1 repaired or restored, 4 not repaired, 5 repaired in part (F2FS: 4),
-8 could not be checked, or a repair was refused, 16 wrong usage. With 8 added: the image was changed, and stdout did not take the
-report, which is on stderr.";
+Exit codes, as fsck(8): 0 no issue (or notes only), 1 repaired or restored, 4 issues are left, 5 repaired in part (F2FS: 4),
+8 the command failed, 16 wrong usage. With 8 added: the image was changed, and stdout did not take the report, which is on stderr.";
 
 /// No issue.
 const CLEAN: u8 = 0;

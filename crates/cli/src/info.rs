@@ -24,7 +24,7 @@ pub struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// One line per inode: names, size, extents, chains and records of its log (F2FS: names, size, extents)
+    /// One line per inode with a name: number of names, size, extents, chains and records of its log (F2FS: no log)
     #[arg(long)]
     files: bool,
     /// File or device

@@ -29,7 +29,7 @@ use std::borrow::Cow;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-/// A file system for many cores: many threads and processes read and write one file at once.
+/// A file system for many cores: many threads and processes read and overwrite one file at once.
 #[derive(Parser)]
 #[command(name = "heddle", version, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
@@ -39,17 +39,17 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  heddle demo                              show the main features on a temporary image, in about a minute
+  heddle demo                              show NVM images at work, on temporary ones
   heddle mkfs --size 1G /dev/shm/my.img    make an image
-  heddle mount /dev/shm/my.img /mnt/h      mount it for any program
+  heddle mount /dev/shm/my.img /mnt/h      mount it
   heddle top /mnt/h                        watch it
   heddle umount /mnt/h
   heddle fsck -n /dev/shm/my.img           check it; repair with -y
   heddle fxmark DWOM --target heddle,tmpfs --cores 1,2
 
 Sizes may be written 4K, 4KiB or 4096.
-Exit codes: 0 success, 1 failure, 2 a wrong command line, 130 interrupted (demo, mount-times, mounted fxmark); fsck has those of fsck(8),
-run has those of the program.";
+Exit codes: 0 success, 1 failure, 2 a wrong command line, 130 interrupted (demo, mount-times, fxmark with a target +mount or +bypass);
+fsck has those of fsck(8), run has those of the program; their --help says more.";
 
 #[derive(Subcommand)]
 enum Command {

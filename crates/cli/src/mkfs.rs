@@ -16,7 +16,7 @@ use heddle_pmem::{Durability, OpenOptions, Region};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Make an image with an empty file system: in a file, on persistent memory or, for F2FS, on a disk
+/// Make an image with an empty file system, in a file or on a device
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -30,7 +30,7 @@ pub struct Args {
     /// Name of an F2FS image
     #[arg(long)]
     label: Option<String>,
-    /// Overwrite what the file or device holds; the command first says what that is
+    /// Overwrite what the file or device holds; the command first says what it has found there
     #[arg(long)]
     force: bool,
     /// Print the result as JSON
@@ -47,8 +47,8 @@ Examples:
   heddle mkfs /dev/dax0.0
   heddle mkfs --variant f2fs --size 20G --label data /var/tmp/flash.img
 
-On tmpfs an image is as fast as memory. It survives the death of any process, but not a restart of the machine. On a disk each
-write waits for an msync: it is durable but slow. The f2fs variants are made for disks.";
+On tmpfs an image lies in memory. It survives the death of any process, but not a restart of the machine. On a disk a write to an NVM
+image waits for msync: it is durable but slow. The f2fs variants are made for disks.";
 
 const SIZE_DEFAULT: Size = Size(1 << 30);
 

@@ -30,14 +30,14 @@ use std::time::{Duration, Instant};
 /// How often a mount that waits for its image tries to open it.
 const AGAIN_EVERY: Duration = Duration::from_millis(20);
 
-/// Mount an image for all programs, after recovering it if necessary
+/// Mount an image through FUSE, after recovering it if necessary
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Mount as this variant [default: as the image was made; an F2FS image: f2fs]
     #[arg(long, value_parser = heddle_console::variant::system())]
     variant: Option<System>,
-    /// With f2fs-nl and f2fs-integrated: the NVM of the node log, a file or a device; a missing file is made, of 64 MiB
+    /// With f2fs-nl and f2fs-integrated: the NVM of the node log, a file or a device; a missing file is made, of 64 MiB or nvm-size
     #[arg(long, value_name = "FILE")]
     nvm: Option<PathBuf>,
     /// Options, separated by commas; see below
@@ -61,66 +61,68 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Options for -o:
   ro, rw                 allow no changes, or allow them [default: rw]
-  allow_other            let other users in, as file modes allow (default for root)
+  allow_other            let other users in, as file modes allow (root's default; others need user_allow_other in /etc/fuse.conf)
   no_allow_other         let in only the user who mounts
   variant=V              as --variant V
-  durability=process     NVM images: a write that returned survives the death of any process, at the speed of plain memory
-                         [default on tmpfs, ramfs and hugetlbfs, which a power cut empties; refused on all other media]
+  durability=process     NVM images: a write that returned survives the death of any process [default on tmpfs, ramfs and hugetlbfs,
+                         which a power cut empties; refused on all other media]
   durability=power       a write that returned survives a power cut too [default on all other media; on memory, use it for
-                         measurements only, as the papers do]. With F2FS images both options concern the node log only
-  lock-mode=fair         nova, nova-array and nova-tree: waiters for their locks sleep, and readers wait for a writer that has waited
-                         1 ms [default]; lock-mode=paper: as in the papers on these, waiters spin and readers go first. For
-                         nova-interval both are the same: waiters sleep, and readers wait for every writer before them
+                         measurements only, as the papers do]. With F2FS images both options concern the node log only, and are
+                         refused without one
+  lock-mode=fair         nova, nova-array and nova-tree: waiters for their locks sleep, and readers hold back for a writer that readers
+                         have kept out for 1 ms [default]; lock-mode=paper: as in the papers on these, waiters spin and readers go
+                         first. For nova-interval both are the same: waiters sleep, and a reader waits for the writers of an
+                         overlapping range that came before it
   segment=SIZE           nova-interval, nova-array and nova-tree: the unit of the range locks; ranges are rounded out to it (4K)
   nvm=FILE               as --nvm FILE
-  nvm-size=SIZE          size of a node log in a new or empty file (64M); zeros and devices keep theirs
-  discard-nvm            F2FS: lose the fsyncs that only the node log has; the image continues from its last checkpoint
-  force-nvm              F2FS: make a node log over any content of the file or device; without it, only in an empty file or over zeros
-  discard, nodiscard     F2FS: tell the device at each checkpoint which segments have become free, or do not [default: discard on block
-                         devices, nodiscard in a file]. In a file discard returns their space to the file system below, but later
-                         writes there are slower
-  attach-group=G         members of group G may attach to the image too, and read its statistics (heddle stat); without it, only you
-                         and root. To attach is to share the image's memory, as programs under heddle run do. An attached process has
-                         full control of the image, whatever the modes of its files: docs/security.md
+  nvm-size=SIZE          size of a node log in a new or empty file (64M), or with force-nvm in a smaller one; others keep theirs
+  discard-nvm            F2FS: lose the changes that only the node log has
+  force-nvm              F2FS: make a node log over the content of the file or device; without it, only in a new or empty file, or over
+                         zeros
+  discard, nodiscard     F2FS: after checkpoints, but not log checkpoints, discard segments that have become free, or do not [default:
+                         discard on block devices, nodiscard in a file]. In a file discard punches holes
+  attach-group=G         members of group G may attach to the image too (variant heddle), and read its statistics (heddle stat); without
+                         it, only you and root. To attach is to share the image's memory, as programs under heddle run do. If the
+                         image is mounted for writing, an attached process has full control of it, whatever the modes of its files:
+                         docs/security.md
   no_attach              let no other process attach
-  metrics=PORT|PATH      serve metrics to Prometheus: at a Unix socket (a path; for you only), or at a port of this machine (9100,
-                         [::1]:9100; for every user of this machine)
+  metrics=PORT|PATH      serve metrics to Prometheus: at a Unix socket (a path with a slash; for you and root), or at a port of this
+                         machine (9100, [::1]:9100; for every user of this machine)
   metrics-group=G        members of group G may use the socket too
-  patience=SECONDS       kill an attached process that is stopped while others wait for it this long (30; 0: never), or that sleeps
-                         in one page fault for twice this time and five seconds
+  patience=SECONDS       kill an attached process that is stopped in a call while others wait for it, about this long (30; 0: never), or
+                         that sleeps in one page fault for twice this time and five seconds
   wait=SECONDS           how long to wait for a process that is about to close the image, such as a running umount (10; 0: do
                          not wait)
   uid=USER, gid=GROUP    all files show this owner or group, and new files get it
-  sync, dirsync, async   F2FS: each call that changes anything (sync) or a name (dirsync) is durable when it returns. With async
-                         [default] a change without fsync(2) is durable within about 30 seconds: sync(1) and syncfs(2) do not reach a FUSE
-                         mount. A later async cancels sync, not dirsync.
-                         On NVM images calls are durable when they return, but for the ctime of a file that is linked or renamed, or
-                         loses one of its names
+  sync, dirsync, async   F2FS: a call that writes, truncates, or changes attributes or names (sync), or only names (dirsync), is durable
+                         when it returns. With async [default] a change without fsync(2) is durable within about 30 seconds, a store
+                         through a mapping later: sync(1) and syncfs(2) do not reach the engine. A later async cancels sync, not
+                         dirsync. NVM images: no effect
   remount                change the mount at DIR: ro or rw, exec or noexec, suid or nosuid, dev or nodev. ro applies to all programs,
                          attached ones too, and needs that no file is open for writing; rw needs that the image was mounted for writing
   noexec, suid, dev      execute no programs; let set-id programs and device files have effect (only root may) [default: exec, nosuid,
-                         nodev]
+                         nodev; of mount(8) by root: exec, suid, dev]
   log=FILE               log of a mount in the background [default: /var/log/heddle.log; for other users than root heddle.log in
                          $XDG_STATE_HOME, or in ~/.local/state]
   noatime, defaults      accepted without effect: reading never changes the access time
-  nofail, x-...          accepted for mount(8). With any x- option umount(8) waits until the image is clean, if umount.fuse.heddle
-                         is a link to this program
+  nofail, x-...          accepted for mount(8). After mount(8) with an x- option umount(8) waits as heddle umount does, if
+                         umount.fuse.heddle is a link to this program
 
 Examples:
   heddle mount /dev/shm/my.img /mnt/h
   heddle mount -o ro,allow_other /dev/shm/my.img /mnt/h
   mount -t heddle -o nosuid,nodev /dev/shm/my.img /mnt/h  by mount(8), if mount.heddle is a link to this program
   heddle mount /dev/sdb1 /mnt/phone  an F2FS image or device; with -o ro nothing is written to it
-  heddle mount --variant f2fs-rl /var/tmp/flash.img /mnt/h  an F2FS image; several threads write different pages of one file at once
-  heddle mount --variant f2fs-integrated --nvm /dev/pmem0 /var/tmp/flash.img /mnt/h  fsyncs go to NVM; writing needs it until an unmount
+  heddle mount --variant f2fs-rl /var/tmp/flash.img /mnt/h  an F2FS image; threads overwrite different pages of one file at once
+  heddle mount --variant f2fs-integrated --nvm /dev/pmem0 /var/tmp/flash.img /mnt/h  most fsyncs store their nodes in NVM
   heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
 
-If the mount's process dies, the next mount takes over from attached processes. Its runtime files lie in /run/heddle, for other users
-than root in $XDG_RUNTIME_DIR/heddle or /tmp/heddle-UID. HEDDLE_RUNTIME_DIR=DIR sets another directory (yours; only you may write to it).
+If the mount's process has died, the next mount takes over from attached processes (not with ro, nor as another variant), or says why it
+cannot. Without such processes it recovers the image. Its runtime files lie in /run/heddle, for other users than root in
+$XDG_RUNTIME_DIR/heddle or /tmp/heddle-UID. HEDDLE_RUNTIME_DIR=DIR sets another directory (yours; only you may write to it).
 
-Unmount with heddle umount DIR. SIGTERM, SIGINT and SIGHUP unmount as well. Running calls finish, and open files are served until
-they are closed. A second signal ends the process at once; the next mount recovers the image (F2FS images lose changes that were
-not synced).";
+Unmount with heddle umount DIR. SIGTERM, SIGINT and SIGHUP unmount as well: files that are open then are served until they are closed. A
+second signal ends the process at once; the next mount recovers the image (F2FS images may lose changes that were not synced).";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {

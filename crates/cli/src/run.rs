@@ -14,16 +14,15 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Run a program with the bypass: its reads and writes on heddle mounts skip the kernel
+/// Run a program with the bypass: its reads and writes on mounts of variant heddle mostly skip the kernel
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Fail at once if this image is not mounted, or this user may not attach to it
+    /// Fail at once if this image is not mounted, or this command cannot attach to it
     #[arg(long)]
     image: Option<PathBuf>,
-    /// Map the whole image when a process first opens a file of it, unless the mount is read-only: for long-lived programs whose first
-    /// writes must be as fast as later ones. This takes some tenths of a second per GiB and process, and far less for an image in pages
-    /// of 2 MiB
+    /// If an image lies in memory, map all of it when a process first opens a file of it, unless the mount is read-only: for long-lived
+    /// programs, whose first writes would else map it piece by piece. This takes time in each process, and more for a larger image
     #[arg(long)]
     prefault: bool,
     /// The program and its arguments
@@ -35,19 +34,19 @@ const EXAMPLES: &str = "\
 Examples:
   heddle run -- fio --name=job --filename=/mnt/h/file --rw=randwrite --bs=4k --size=64M
   heddle run --image /dev/shm/my.img -- python3 program.py
-  heddle run --prefault -- ./checkpoint                   first writes are as fast as later ones
-  HEDDLE_REPORT=report.json heddle run -- ./program       count the calls served and not served, with reasons: a line of JSON per process
+  heddle run --prefault -- ./checkpoint                   map the image before the first write
+  HEDDLE_REPORT=report.json heddle run -- ./program       when a process ends, append a line of JSON: calls served, and passed on
   LD_PRELOAD=/usr/local/lib/heddle/libheddle_preload.so ./program      the same without this command, if the library lies there
 
 The kernel does not see these reads and writes. Nor do inotify, fanotify, leases, audit, strace and I/O limits of control groups.
-The program maps the whole image and can write to all of it, whatever the modes of its files. Read docs/bypass.md before you use the
-bypass.
+A program that attaches maps the whole image. Unless the mount is read-only, it can write to all of it, whatever the modes of its files.
+Read docs/bypass.md before you use the bypass: it lists the calls that are served.
 
 Environment:
   HEDDLE_REPORT=FILE     as above
   HEDDLE_PREFAULT=1      as --prefault
   HEDDLE_PRELOAD=FILE    the library [default: beside this program, or in ../lib/heddle or ../lib]
-  HEDDLE_AIO=pass        pass libaio and io_uring to the kernel; by default they are refused, so that programs use calls that are served
+  HEDDLE_AIO=pass        pass libaio and io_uring to the kernel; by default they are refused, so that programs can use calls that are served
   HEDDLE_TRUST=USER,...  attach to these users' mounts too, besides root's and your own; these users can corrupt the program's memory
                          (docs/security.md)
 

@@ -25,7 +25,8 @@ pub struct CompletionsArgs {
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  mkdir -p ~/.local/share/man/man1 && heddle man ~/.local/share/man/man1     then: man heddle-mount")]
+  mkdir -p ~/.local/share/man/man1 && heddle man ~/.local/share/man/man1
+  man -M ~/.local/share/man heddle-mount")]
 pub struct ManArgs {
     /// The directory, which must exist
     dir: PathBuf,

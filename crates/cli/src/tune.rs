@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, group(clap::ArgGroup::new("what").required(true)))]
 pub struct Args {
-    /// The new identity: random, or 32 hexadecimal digits, with or without dashes
+    /// The new identity: random, or 32 hexadecimal digits, not all 0, with or without dashes
     #[arg(long, value_name = "random|UUID", group = "what")]
     uuid: Option<String>,
     /// File or device

@@ -10,11 +10,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Unmount a heddle mount, and wait until the image is clean
+/// Unmount a heddle mount, and wait until its process has released the image
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// How many seconds to wait for the process behind the mount to end. Then the command fails, and that process goes on unmounting
+    /// How many seconds to wait for the process behind the mount. If it has not ended then, the command fails
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     wait: u32,
     /// The mount point
@@ -24,11 +24,11 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   heddle umount /mnt/h
-  heddle umount --wait 300 /mnt/h                         a large F2FS image on a slow disk
+  heddle umount --wait 300 /mnt/h                         for example a large F2FS image on a slow disk
 
-Exit code 0: the image is clean, and no process holds it (another user's mount: its process has ended; a read-only mount: it is
-unmounted). 1: the message gives the reason. The command also removes a mount whose process has died; the next mount then
-recovers the image. It works on heddle mounts only.";
+Exit code 0: the image is clean and free for the next command, as far as this user can see. The image of another user's mount is not
+checked, nor that of a read-only mount whose process this user can see. 1: the message gives the reason. The command also removes a
+mount whose process has died. It works on heddle mounts only.";
 
 /// How often the image is checked, if this user cannot see whether the process has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);

@@ -226,7 +226,7 @@ HACC: a rank's part is 8 MiB, or its share of --file-size: bytes a second are op
 OLTP: the data files have the size of --file-size together, or 8 MiB a worker, as the shared file has elsewhere.
 VARMAIL: 1,000 mails in all, four fifths of them there; each worker has its own.
 
---faithful: the loops of the original program, with all that distorts its figures. All data is zeros, there is no warm-up, and:
+--faithful: the loops of the original program, with what distorts its figures. All data is zeros, there is no warm-up, and:
 ";
 
 #[cfg(test)]

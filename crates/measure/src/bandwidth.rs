@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Measure the memory's best bandwidth: 64-byte stores past the cache and 64-byte loads, one private buffer per thread
+/// Measure the memory's bandwidth: stores and loads of 64-byte lines, one private buffer per thread
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -13,11 +13,11 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Cut the power of a workload at every fence, and check images that could be left
+/// Simulate power cuts at the fences of a workload, and check images that could be left
 ///
-/// The workload is a text file with one operation per line (docs/crash.md). It runs in memory, on a simulated image. At every fence, and
-/// whenever an operation has returned, the command forms images that a power cut could leave. It recovers and reads those that may behave
-/// differently, and compares each with the states that are allowed. Then it uses the image, empties it and recovers it again.
+/// The workload is a text file with at most one operation per line (docs/crash.md). It runs in memory, on a simulated image. At the fences
+/// of each operation that it watches, and when the operation has returned, the command forms images that a power cut could leave. It
+/// recovers and reads those that may behave differently, and compares each with the states that are allowed.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -34,17 +34,17 @@ pub struct Args {
     /// Seed of the random choice of images
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Images per cut chosen in order: all combinations of the stores that were read, if there are no more than this; else those in
-    /// which one or two stores are alone or missing, up to this number. No effect with eadr and process, which form every prefix
+    /// Images per cut chosen in order, about so many at most: all combinations of the stores that were read, if these are few enough; else
+    /// those in which one or two stores are alone or missing. No effect with eadr and process, which form every prefix
     #[arg(long, default_value_t = 1024, value_name = "N")]
     images: usize,
-    /// Further images per cut, chosen at random. No effect with eadr and process
+    /// Most further images per cut, chosen at random. No effect with eadr and process
     #[arg(long, default_value_t = 64, value_name = "N")]
     random: usize,
-    /// Write the checked images, and manifest.json, to this directory
+    /// Write the images that it recovers, and manifest.json, to this directory
     #[arg(long, value_name = "DIR")]
     emit: Option<PathBuf>,
-    /// Most images to write; those that fail are always written
+    /// Most images to write; beyond that, those that fail are written
     #[arg(long, default_value_t = 2000, value_name = "N", requires = "emit")]
     emit_max: usize,
     /// Check only the image that a failure names: STEP.FENCE:STORES (fence 0: after the return)
@@ -60,10 +60,10 @@ Examples:
   printf 'create /a\\nwrite /a 0 5000\\nrename /a /b\\n' > w.txt
   heddle crash --workload w.txt
   heddle crash --variant nova --workload w.txt --seed 7 --json -
-  heddle crash --workload w.txt --emit /dev/shm/images      # to mount each image and look yourself
+  heddle crash --workload w.txt --emit /dev/shm/images      to look at the images yourself
 
-Exit codes: 0 no image failed, 1 an image failed, or a call without a power cut, or a file could not be written,
-2 the command line or the workload was wrong.";
+Exit codes: 0 no image failed, 1 an image failed, or a call without a power cut, or --at named stores that are not there, or images or
+results could not be written, 2 the command line or the workload was wrong, or the image could not be made.";
 
 #[derive(Serialize)]
 struct Output<'a> {

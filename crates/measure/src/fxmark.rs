@@ -36,12 +36,12 @@ pub struct Args {
     /// The systems to measure: nova, nova-interval, nova-array, nova-tree, heddle (engines, on a fresh image in memory), f2fs, f2fs-rl,
     /// f2fs-nl, f2fs-integrated (on a fresh F2FS image in memory, with the node log in memory too); NAME+mount (any of them through
     /// FUSE); heddle+bypass (unmodified calls, the bypass preloaded); copy (a page, under power with a fence: DWOL);
-    /// tmpfs, ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel (RAM disks, root); LABEL=PATH (any directory)
+    /// tmpfs, and on RAM disks ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel (all as root); LABEL=PATH (any directory)
     #[arg(long = "target", value_delimiter = ',', value_name = "T,…", default_value = "heddle")]
     targets: Vec<String>,
-    /// Workers of heddle: processes, each of which attaches to the image, or threads of one process. nova* and f2fs* have threads, for
-    /// they work in one process. So has copy. All other targets have processes [default: processes; threads if one of nova* or f2fs* is
-    /// in the same table]
+    /// Workers of the engine heddle: processes, each of which joins the image, or threads of one process. The engines of nova and f2fs (and
+    /// their variants) have threads, for they work in one process. So has copy. All other targets have processes [default: processes;
+    /// threads if one of these engines is in the same table]
     #[arg(long, value_name = "KIND", value_parser = workers_as_parser())]
     workers_as: Option<WorkersAs>,
     /// Numbers of workers, each on a CPU of its own
@@ -66,13 +66,13 @@ pub struct Args {
     /// A page with bars, to a file or to stdout (-)
     #[arg(long, value_name = "FILE|-")]
     html: Option<Sink>,
-    /// Run the loops of the original program, with all that distorts its figures (see --list)
+    /// Run the loops of the original program, with what distorts its figures (see --list)
     #[arg(long)]
     faithful: bool,
     /// Explain each workload, and what --faithful changes
     #[arg(long)]
     list: bool,
-    /// Open files with O_DIRECT, on kernel targets and on the f2fs engines (DRBL DRBM DWOL DWOM)
+    /// Open files with O_DIRECT (DRBL DRBM DWOL DWOM); the NVM engines and copy ignore it
     #[arg(long)]
     direct: bool,
     /// How the workers' blocks lie in the shared file: neighbours (4K), or in parts of their own (8M)
@@ -87,15 +87,15 @@ pub struct Args {
     /// Size of the shared file, or of all private files together [default: 8M per worker]
     #[arg(long)]
     file_size: Option<Size>,
-    /// Segment of the papers' range locks; with several sizes, each such target is measured with each (NAME@64K)
+    /// Segment of the papers' range locks; with several sizes, each such engine is measured with each (NAME@64K), and +mount with the first
     #[arg(long, value_delimiter = ',', value_name = "SIZE,…", default_value = "4K")]
     segment: Vec<Size>,
-    /// How waiters for the papers' locks wait: fair (they sleep; readers wait for a writer that has waited 1 ms) or paper (as published:
-    /// they spin, readers go first). For nova-interval both are the same
+    /// How waiters for the papers' locks wait: fair (they sleep; readers hold back for a writer that readers have kept out for 1 ms) or
+    /// paper (as published: they spin, readers go first). For nova-interval both are the same
     #[arg(long, default_value = "fair", value_parser = heddle_console::variant::lock_mode)]
     lock_mode: LockMode,
-    /// What a write survives after it returned: process (the death of any process, as on tmpfs), or power (a power cut too, if
-    /// the memory were persistent, as in the papers)
+    /// What a write of an engine on NVM survives after it returned: process (the death of any process, as on tmpfs), or power (a power cut
+    /// too, if the memory were persistent, as in the papers)
     #[arg(long, value_name = "process|power", default_value_t = Durability::Process)]
     durability: Durability,
     /// Empty files per worker of the metadata workloads
@@ -116,9 +116,9 @@ Examples:
   heddle fxmark HACC OLTP VARMAIL --target heddle,nova,tmpfs,ext4   applications: checkpoint, database, mail";
 
 const WORKERS: &str = "
-Workers (--workers-as): forked processes, as in the original; in heddle each attaches to the image, and has it mapped
+Workers (--workers-as): forked processes, as in the original; in heddle each joins the image, and has it mapped
 before the clock runs. nova, nova-interval, nova-array and nova-tree have threads of one process: their locks have no
-owners that could be told dead. So have f2fs*, whose memory is one process's. In a table with one of them heddle
+owners that could be told dead. So have the f2fs engines, whose memory is one process's. In a table with one of them heddle
 has threads too, so that engines are compared.
 ";
 

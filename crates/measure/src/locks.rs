@@ -35,8 +35,8 @@ pub struct Args {
     /// d: levels of the tree
     #[arg(short = 'd', long, default_value_t = 5)]
     depth: usize,
-    /// How waiters wait: paper (as published: they spin, readers go first) or fair (they sleep; readers wait for a writer that has
-    /// waited 1 ms). For interval both are the same: they sleep, and readers wait for every writer before them
+    /// How waiters wait: paper (as published: they spin, readers go first) or fair (they sleep; readers hold back for a writer that
+    /// readers have kept out for 1 ms). For interval both are the same: they sleep, and a reader waits for earlier writers that it overlaps
     #[arg(long, default_value = "paper", value_parser = heddle_console::variant::lock_mode)]
     lock_mode: LockMode,
     /// As JSON, to a file or to stdout (-)

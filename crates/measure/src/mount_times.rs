@@ -20,14 +20,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Measure how long mounting takes, and how much memory it needs
+/// Measure how long mounting an NVM image takes, and how much memory it needs
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Files of one page each, in the image with many files
     #[arg(long, default_value_t = 100_000)]
     files: u64,
-    /// Size of the file in the images with one large file; they need as much memory
+    /// Size of the file in the images with one large file; such an image needs an eighth more memory, and 64 MiB
     #[arg(long, default_value = "8G")]
     file_size: Size,
     /// Systems of the images
@@ -36,7 +36,7 @@ pub struct Args {
     /// Mounts of each kind; the median counts
     #[arg(long, default_value_t = 5)]
     repeat: usize,
-    /// Directory for the images, one at a time; it must lie in memory
+    /// Directory for the images, one at a time; it must lie on tmpfs
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
     /// As JSON, to a file or to stdout (-)

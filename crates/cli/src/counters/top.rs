@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Watch a mounted file system until Ctrl-C: calls, bytes, times and lock waits, per process
+/// Watch a mounted file system until Ctrl-C or its unmount: calls, bytes, times and lock waits, per process
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
