@@ -43,7 +43,7 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   heddle mkfs --size 1G /dev/shm/my.img
-  heddle mkfs --variant nova-tree --size 512MiB --force /dev/shm/my.img
+  heddle mkfs --variant nova-tree --size 512MiB --force /dev/shm/tree.img
   heddle mkfs /dev/dax0.0
   heddle mkfs --variant f2fs --size 20G --label data /var/tmp/flash.img
 

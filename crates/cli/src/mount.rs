@@ -115,7 +115,7 @@ Examples:
   heddle mount /dev/sdb1 /mnt/phone  an F2FS image or device; with -o ro nothing is written to it
   heddle mount --variant f2fs-rl /var/tmp/flash.img /mnt/h  an F2FS image; threads overwrite different pages of one file at once
   heddle mount --variant f2fs-integrated --nvm /dev/pmem0 /var/tmp/flash.img /mnt/h  most fsyncs store their nodes in NVM
-  heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
+  heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/tree.img /mnt/h
 
 If the mount's process has died, the next mount takes over from attached processes (not with ro, nor as another variant), or says why it
 cannot. Without such processes it recovers the image. Its runtime files lie in /run/heddle, for other users than root in

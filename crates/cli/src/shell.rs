@@ -50,7 +50,7 @@ fn for_users() -> Command {
 pub fn man(args: &ManArgs) -> Result<()> {
     let mut all = help::fitted(for_users().disable_help_subcommand(true), help::MAN_COLUMNS);
     all.build();
-    let top = help::fitted(Cli::command(), help::MAN_COLUMNS);
+    let top = help::fitted(Cli::command().disable_help_subcommand(true), help::MAN_COLUMNS);
     for page in all.get_subcommands().chain([&top]) {
         let page = Man::new(page.clone()).source(format!("heddle {VERSION}"));
         page.generate_to(&args.dir)

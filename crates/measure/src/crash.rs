@@ -38,7 +38,7 @@ pub struct Args {
     /// those in which one or two stores are alone or missing. No effect with eadr and process, which form every prefix
     #[arg(long, default_value_t = 1024, value_name = "N")]
     images: usize,
-    /// Most further images per cut, chosen at random. No effect with eadr and process
+    /// Most further states per cut, chosen at random; those that may differ from judged ones are judged. No effect with eadr and process
     #[arg(long, default_value_t = 64, value_name = "N")]
     random: usize,
     /// Write the images that it recovers, and manifest.json, to this directory
@@ -117,6 +117,9 @@ pub fn run(args: &Args) -> Result<()> {
             (report, Some(count))
         }
     };
+    if let (Some(at), 0, true) = (&args.at, report.images, report.failures.is_empty()) {
+        return Err(usage(format!("--at {at}: the operation has no such fence")));
+    }
     say(args, &workload, &report, emitted, start.elapsed().as_secs_f64())
 }
 
@@ -199,9 +202,11 @@ fn replay(args: &Args, failure: &Failure) -> String {
     };
     let model =
         if args.model == Model::Ordered { String::new() } else { format!(" --model {}", args.model.name()) };
-    let at = failure
-        .fence
-        .map_or(String::new(), |fence| format!(" --at {}.{fence}:{}", failure.step + 1, failure.arrived));
+    let at = match (failure.fence, &args.at) {
+        (Some(fence), _) => format!(" --at {}.{fence}:{}", failure.step + 1, failure.arrived),
+        (None, Some(at)) => format!(" --at {at}"),
+        (None, None) => String::new(),
+    };
     format!("heddle crash --variant {variant} --workload {workload} --seed {}{model}{at}{input}", args.seed)
 }
 
