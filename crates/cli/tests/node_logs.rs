@@ -296,8 +296,11 @@ fn an_image_that_cannot_be_folded_is_repaired_without_its_log() {
         mount(&place, &nvm, &image, "discard-nvm").ok();
         unmount(&place);
     }
-    // Nothing is to be repaired, and the log is given up.
     killed(&image, &nvm);
+    rustix::mount::mount("none", "/usr/sbin", "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+    heddle(&["fsck", "-y", "--discard-nvm", &image]).failed(8, &["nothing was discarded", "f2fs-tools"]);
+    rustix::mount::unmount("/usr/sbin", rustix::mount::UnmountFlags::DETACH).unwrap();
+    // Nothing is to be repaired, and the log is given up.
     let said = heddle(&["fsck", "-y", "--discard-nvm", "--json", &image]);
     assert_eq!(said.code, 1, "{}{}", said.out, said.err);
     let said: serde_json::Value = serde_json::from_str(&said.out).unwrap();

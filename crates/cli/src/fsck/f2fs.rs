@@ -179,7 +179,15 @@ fn half_repaired(half: &OpenError) -> Found {
 /// What both checkers find. `is_half`: an earlier repair was stopped half-way, and is given up.
 fn examined(args: &Args, is_logged: bool, is_half: bool, lock: ReadLock) -> Result<Found> {
     let image = args.image.as_path();
-    let Some(checker) = Checker::installed() else { return own::look_alone(F2fs::open(image)) };
+    let Some(checker) = Checker::installed() else {
+        if args.repair && (is_logged || is_half) {
+            bail!(
+                "{}: nothing was discarded: that is a part of a repair, which needs fsck.f2fs. Install it (Debian: f2fs-tools)",
+                image.display()
+            );
+        }
+        return own::look_alone(F2fs::open(image));
+    };
     let looked_at = lock.identity()?;
     // No other repair begins until this is told, or this one begins.
     let (mut found, lock) = by_checker(args, &checker, is_logged, is_half, lock, looked_at)?;

@@ -15,9 +15,9 @@ use heddle_f2fs::{F2fs, Variant};
 use heddle_nvmfs::counters::Counters;
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_vfs::FileSystem;
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A change is durable after this time even without fsync; in Linux after a minute.
@@ -29,8 +29,8 @@ pub struct F2fsImage {
     name: String,
     fs: Arc<F2fs>,
     counted: Arc<Counted>,
-    /// Number of uncleaned segments that were reported.
-    told_uncleaned: Arc<AtomicUsize>,
+    /// The uncleaned segments that were reported.
+    told_uncleaned: Arc<Mutex<BTreeSet<u32>>>,
 }
 
 /// Opens the image with `options`, and reports what was recovered.
@@ -181,10 +181,9 @@ impl OpenImage for F2fsImage {
 }
 
 /// Reports the segments that cleaning met damage in, each once.
-fn tell_uncleaned(name: &str, fs: &F2fs, told: &AtomicUsize) {
-    let left = fs.left_uncleaned();
-    // ORDERING: Relaxed, a count that guards nothing else.
-    for (segment, why) in left.iter().skip(told.swap(left.len(), Relaxed)) {
+fn tell_uncleaned(name: &str, fs: &F2fs, told: &Mutex<BTreeSet<u32>>) {
+    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    for (segment, why) in fs.left_uncleaned().into_iter().filter(|(segment, _)| told.insert(*segment)) {
         talk(&format!(
             "{name}: segment {segment} is not cleaned: {why}; look at it with fsck.f2fs --dry-run"
         ));
