@@ -90,8 +90,17 @@ pub fn one(variant: Variant, model: Model, bounds: Bounds, round: u64) -> Report
     let calls = if threads == 2 { 6 } else { 4 };
     let config = Config { variant, model, threads, calls, seed: bounds.seed, cuts: 12, bounds };
     run(&config).unwrap_or_else(|text| {
-        println!("cannot run: {text}");
-        Report::default()
+        let failure = Failure {
+            workload: "threads".into(),
+            variant,
+            step: 0,
+            op: String::new(),
+            returned: false,
+            fence: None,
+            arrived: String::new(),
+            text: format!("it cannot run: {text}"),
+        };
+        Report { failures: vec![failure], ..Report::default() }
     })
 }
 
