@@ -1,7 +1,7 @@
 //! The request by which a device learns that nobody will read a range again.
 //!
-//! `fallocate` with `PUNCH_HOLE` asks a device for zeros instead. Devices that can discard and not zero refuse that: SD cards, many SSDs and
-//! virtual disks.
+//! `fallocate` with `PUNCH_HOLE` asks a device for zeros instead. Devices that can discard and not zero refuse that: SD cards, many
+//! SSDs and virtual disks.
 
 use std::fs::File;
 use std::io::{Error, Result};

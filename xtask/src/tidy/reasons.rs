@@ -83,5 +83,7 @@ fn starts_use(code: &str) -> bool {
 
 /// A fence of a persistent region. Pmem itself, which defines it, is exempt.
 fn is_fence(path: &str, code: &str) -> bool {
-    !path.starts_with("crates/pmem/") && code.contains(".fence()")
+    let calls = [".fence()", ".fence_and_wait()", "fence_unless(", "wait_unless("];
+    let defines = words(code, "fn").next().is_some();
+    !path.starts_with("crates/pmem/") && !defines && calls.iter().any(|call| code.contains(call))
 }
