@@ -112,6 +112,9 @@ fn orderings_of_other_kinds_are_left_alone() {
 fn a_fence_without_its_reason_is_found_outside_pmem() {
     let planted = "fn f() {\n    region.fence();\n}\n";
     assert_eq!(found(planted), [("persist", 2)]);
+    for call in ["region.fence_and_wait()", "region.fence_unless(bug)", "region.wait_unless(bug)"] {
+        assert_eq!(found(&planted.replace("region.fence()", call)), [("persist", 2)]);
+    }
     assert_eq!(found_in("crates/pmem/src/region.rs", planted), []);
 }
 
