@@ -81,10 +81,10 @@ Options for -o:
                          zeros
   discard, nodiscard     F2FS: after checkpoints, but not log checkpoints, discard segments that have become free, or do not [default:
                          discard on block devices, nodiscard in a file]. In a file discard punches holes
-  attach-group=G         members of group G may attach to the image too (variant heddle), and read its statistics (heddle stat); without
-                         it, only you and root. To attach is to share the image's memory, as programs under heddle run do. If the
-                         image is mounted for writing, an attached process has full control of it, whatever the modes of its files:
-                         docs/security.md
+  attach-group=G         members of group G whom allow_other lets in may attach to the image too (variant heddle), and read its
+                         statistics (heddle stat); without attach-group, only you and root. To attach is to share the image's memory,
+                         as programs under heddle run do. If the image is mounted for writing, an attached process has full control of
+                         it, whatever the modes of its files: docs/security.md
   no_attach              let no other process attach
   metrics=PORT|PATH      serve metrics to Prometheus: at a Unix socket (a path with a slash; for you and root), or at a port of this
                          machine (9100, [::1]:9100; for every user of this machine)

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Place, heddle};
+use common::{Place, command, heddle};
+use std::process::Stdio;
 
 const WORKLOAD: &str = "create /a\nmkdir /d\nwrite /a 0 5000\nrename /a /d/b\nfsync /d/b\n";
 
@@ -49,6 +50,18 @@ fn one_image_can_be_made_again() {
     assert_eq!(json["images"], 1);
     heddle(&["crash", "--workload", &path, "--at", "9.1:none"]).failed(2, &["watches 5 operations"]);
     heddle(&["crash", "--workload", &path, "--at", "nowhere"]).failed(2, &["STEP.FENCE:STORES"]);
+    heddle(&["crash", "--workload", &path, "--at", "3.1:some"]).failed(2, &["STEP.FENCE:STORES"]);
+    heddle(&["crash", "--workload", &path, "--at", "3.99:none"]).failed(2, &["no such fence"]);
+    heddle(&["crash", "--workload", &path, "--at", "3.1:99999"]).failed(1, &["replay:", "--at 3.1:99999"]);
+}
+
+#[test]
+fn a_failure_counts_although_nobody_reads_the_result() {
+    let (_place, path) = place_with(WORKLOAD);
+    let mut crash = command(&["crash", "--workload", &path, "--at", "3.1:99999"]);
+    let mut crash = crash.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(crash.stdout.take());
+    assert_eq!(crash.wait().unwrap().code(), Some(1));
 }
 
 #[test]

@@ -61,6 +61,18 @@ pub fn usage(text: impl fmt::Display) -> anyhow::Error {
     anyhow::Error::new(Usage(text.to_string()))
 }
 
+/// The result of a command that has written its findings: a failure counts although nobody reads them.
+///
+/// # Errors
+/// That of the writing; [`Said`] after a failure.
+pub fn judged(written: anyhow::Result<()>, failed: bool) -> anyhow::Result<()> {
+    match written {
+        Err(error) if !(failed && is_broken_pipe(&error)) => Err(error),
+        _ if failed => Err(Said.into()),
+        _ => Ok(()),
+    }
+}
+
 /// Reports an error, unless the reader of stdout has just closed it.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {

@@ -1,7 +1,7 @@
 //! `heddle crash`: cuts the power of a workload at every fence, and checks the resulting images.
 
 use anyhow::{Context, Result, anyhow};
-use heddle_console::failure::{Said, usage};
+use heddle_console::failure::{judged, usage};
 use heddle_console::output::{self, Sink};
 use heddle_crash::cut::Bounds;
 use heddle_crash::emit::Emitter;
@@ -147,6 +147,11 @@ fn place(text: &str) -> Result<Only> {
     let (step, fence) = place.split_once('.').ok_or_else(wrong)?;
     let step: usize = step.parse().ok().filter(|s| *s > 0).ok_or_else(wrong)?;
     let fence = fence.parse().map_err(|_| wrong())?;
+    let are_numbers =
+        arrived.split(',').all(|run| run.split('-').all(|number| number.parse::<usize>().is_ok()));
+    if !are_numbers && !["all", "none"].contains(&arrived) {
+        return Err(wrong());
+    }
     Ok(Only { step: step - 1, fence, arrived: arrived.to_string() })
 }
 
@@ -162,7 +167,7 @@ fn say(
         output::talk(&format!("heddle: {failure}\nreplay: {}", replay(args, failure)));
     }
     let failures = report.failures.len();
-    if let Some(sink) = &args.json {
+    let written = if let Some(sink) = &args.json {
         let output = Output {
             states: report.states,
             images: report.images,
@@ -177,19 +182,19 @@ fn say(
             emitted,
             first_failure: first.map(|f| First { text: f.to_string(), replay: replay(args, f) }),
         };
-        output::json(sink, &output)?;
+        output::json(sink, &output)
     } else {
         let Report { cuts, states, images, nested, .. } = report;
         output::data(&format!(
             "{}: {cuts} power cuts, {states} crash states, {images} images, {nested} recoveries cut, \
              {failures} failures, {seconds:.1} s",
             args.variant.name()
-        ))?;
-    }
+        ))
+    };
     if let (Some(dir), Some(count)) = (&args.emit, emitted) {
         output::talk(&format!("heddle: {count} images and manifest.json in {}", dir.display()));
     }
-    if failures > 0 { Err(anyhow!(Said)) } else { Ok(()) }
+    judged(written, failures > 0)
 }
 
 /// The command that makes this image again.

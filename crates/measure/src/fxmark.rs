@@ -11,7 +11,7 @@ mod mounted;
 use crate::engines::{self, Setup};
 use anyhow::Result;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use heddle_console::failure::{Said, usage};
+use heddle_console::failure::{judged, usage};
 use heddle_console::output::{self, Sink};
 use heddle_console::progress::Bar;
 use heddle_console::scratch;
@@ -91,7 +91,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_name = "SIZE,…", default_value = "4K")]
     segment: Vec<Size>,
     /// How waiters for the papers' locks wait: fair (they sleep; readers hold back for a writer that readers have kept out for 1 ms) or
-    /// paper (as published: they spin, readers go first). For nova-interval both are the same
+    /// paper (as published: they spin, readers go first). For nova-interval both are the same; other systems than nova* ignore it
     #[arg(long, default_value = "fair", value_parser = heddle_console::variant::lock_mode)]
     lock_mode: LockMode,
     /// What a write of an engine on NVM survives after it returned: process (the death of any process, as on tmpfs), or power (a power cut
@@ -161,13 +161,16 @@ pub fn run(args: &Args) -> Result<()> {
     let _mounts = mount(args, &mut config)?;
     let report = measure(&config, &mut Watch::new()).map_err(usage)?;
     let forms = [report.to_json(), report.to_csv(), report.to_html()];
-    for (sink, form) in sinks.iter().zip(&forms) {
-        sink.as_ref().map_or(Ok(()), |sink| sink.put(form))?;
-    }
-    if !sinks.iter().any(|sink| matches!(sink, Some(Sink::Stdout))) {
-        output::data(&report.to_text())?;
-    }
-    if report.has_failures() { Err(Said.into()) } else { Ok(()) }
+    let write = || {
+        for (sink, form) in sinks.iter().zip(&forms) {
+            sink.as_ref().map_or(Ok(()), |sink| sink.put(form))?;
+        }
+        match sinks.iter().any(|sink| matches!(sink, Some(Sink::Stdout))) {
+            true => Ok(()),
+            false => output::data(&report.to_text()),
+        }
+    };
+    judged(write(), report.has_failures())
 }
 
 fn config(args: &Args) -> Result<Config> {
