@@ -105,6 +105,12 @@ impl Search {
         let mut sites: Vec<(bool, Site)> =
             written.iter().map(|(site, of)| (of.argued, *site)).filter(|(_, site)| wanted(site)).collect();
         sites.sort();
+        if let (true, Some(only)) = (sites.is_empty(), &self.only) {
+            eprintln!(
+                "--only {only}: no fence or store is in such a place; paths begin below crates/nvmfs/src"
+            );
+            return ExitCode::from(2);
+        }
         eprintln!("{} calls, {:.0} s so far", sites.len(), start.elapsed().as_secs_f64());
         let (mut noticed, mut argued, mut open) = (0, 0, 0);
         println!("| call | in | what | runs that meet it | noticed by | how |\n|---|---|---|---|---|---|");
