@@ -164,20 +164,6 @@ fn a_tree_of_another_program_is_changed_and_keeps_the_rest() {
     }
 }
 
-/// The undo file of a repair is of use until the image changes.
-#[test]
-fn a_mount_that_changes_nothing_leaves_the_image_as_it_was() {
-    let Some(image) = Image::empty(64, &[]) else { return };
-    F2fs::open_for_writing(&image.path).unwrap().unmount().unwrap();
-    let before = std::fs::read(&image.path).unwrap();
-    let fs = F2fs::open_for_writing(&image.path).unwrap();
-    fs.getattr(Ino::ROOT).unwrap();
-    fs.sync().unwrap();
-    fs.unmount().unwrap();
-    drop(fs);
-    assert!(before == std::fs::read(&image.path).unwrap(), "it was changed");
-}
-
 #[test]
 fn a_small_image_is_overwritten_many_times_and_cleaned() {
     Variant::ALL.into_iter().for_each(overwritten_and_cleaned);

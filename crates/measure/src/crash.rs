@@ -1,6 +1,6 @@
 //! `heddle crash`: cuts the power of a workload at every fence, and checks the resulting images.
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use heddle_console::failure::{judged, usage};
 use heddle_console::output::{self, Sink};
 use heddle_crash::cut::Bounds;
