@@ -4,6 +4,7 @@
 use super::programs::{check, succeed};
 use super::stamp;
 use anyhow::{Context, Result, ensure};
+use heddle_console::output::talk;
 use heddle_console::preload::library;
 use heddle_console::scratch::Scratch;
 use heddle_console::size::Size;
@@ -62,6 +63,9 @@ pub fn run(scratch: &Scratch, mnt: &Path) -> Result<String> {
 /// library says what is missing.
 fn build_library() {
     let Some(cargo) = std::env::var_os("CARGO") else { return };
+    if library().is_err() {
+        talk("   building the bypass library, in a minute or two");
+    }
     let mut build = Command::new(cargo);
     build.args(["build", "--quiet", "--package", "heddle-preload"]);
     if !cfg!(debug_assertions) {
