@@ -50,7 +50,10 @@ fn one_image_can_be_made_again() {
     assert_eq!(json["images"], 1);
     heddle(&["crash", "--workload", &path, "--at", "9.1:none"]).failed(2, &["watches 5 operations"]);
     heddle(&["crash", "--workload", &path, "--at", "nowhere"]).failed(2, &["STEP.FENCE:STORES"]);
-    heddle(&["crash", "--workload", &path, "--at", "3.1:some"]).failed(2, &["STEP.FENCE:STORES"]);
+    for stores in ["some", "5-2", "1-2-3", ""] {
+        let at = format!("3.1:{stores}");
+        heddle(&["crash", "--workload", &path, "--at", &at]).failed(2, &["STEP.FENCE:STORES"]);
+    }
     heddle(&["crash", "--workload", &path, "--at", "3.99:none"]).failed(2, &["no such fence"]);
     heddle(&["crash", "--workload", &path, "--at", "3.1:99999"]).failed(1, &["replay:", "--at 3.1:99999"]);
 }

@@ -34,6 +34,30 @@ fn an_nvm_image_on_a_write_protected_device_is_called_that() {
     heddle(&["fsck", "-n", &device.0]).ok();
 }
 
+/// The kernel counts discards apart from requests to zero a range, which many devices refuse.
+#[test]
+fn f2fs_on_a_device_discards_what_is_free_unless_told_not_to() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image_of("f2fs", "128M");
+    let Some(device) = Loop::over(Path::new(&place.image())) else { return };
+    let counts = Path::new("/sys/block").join(Path::new(&device.0).file_name().unwrap()).join("stat");
+    let discards = || -> u64 {
+        fs::read_to_string(&counts).unwrap().split_whitespace().nth(11).unwrap().parse().unwrap()
+    };
+    for (option, expected) in [("nodiscard", false), ("rw", true)] {
+        let before = discards();
+        heddle(&["mount", "-o", &format!("log=/dev/null,{option}"), &device.0, &place.mnt()]).ok();
+        let file = place.path("mnt/file");
+        fs::write(&file, vec![1; 24 << 20]).unwrap();
+        File::open(&file).unwrap().sync_all().unwrap();
+        fs::remove_file(&file).unwrap();
+        heddle(&["umount", &place.mnt()]).ok();
+        assert_eq!(discards() > before, expected, "{option}");
+    }
+}
+
 #[test]
 fn a_copied_image_is_refused_until_it_has_a_new_uuid() {
     if !own_namespace() {

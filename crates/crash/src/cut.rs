@@ -10,6 +10,7 @@
 
 use heddle_pmem::{CrashPoint, Pos};
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 
 /// One power cut.
 pub struct Cut {
@@ -274,18 +275,28 @@ pub fn read_choice(text: &str, units: usize) -> Result<Choice, String> {
         _ => {}
     }
     let mut choice = vec![false; units];
-    for run in text.split(',') {
-        let (from, to) = run.split_once('-').unwrap_or((run, run));
-        let number = |s: &str| {
-            s.parse::<usize>().map_err(|_| format!("{run}: stores are written all, none, or 0-3,7"))
-        };
-        let (from, to) = (number(from)?, number(to)?);
-        if from > to || to >= units {
-            return Err(format!("{run}: there are {units} pending stores at that point, from 0 on"));
+    for run in read_runs(text)? {
+        if *run.end() >= units {
+            return Err(format!("{}: there are {units} pending stores at that point, from 0 on", run.end()));
         }
-        choice[from..=to].fill(true);
+        choice[run].fill(true);
     }
     Ok(choice)
+}
+
+/// The stores of `0-3,7`.
+///
+/// # Errors
+/// A description of what is wrong with it.
+pub fn read_runs(text: &str) -> Result<Vec<RangeInclusive<usize>>, String> {
+    let read = |run: &str| {
+        let (from, to) = run.split_once('-').unwrap_or((run, run));
+        let (from, to): (usize, usize) = (from.parse().ok()?, to.parse().ok()?);
+        (from <= to).then_some(from..=to)
+    };
+    let read_or_told =
+        |run| read(run).ok_or_else(|| format!("{run}: stores are written all, none, or 0-3,7"));
+    text.split(',').map(read_or_told).collect()
 }
 
 #[cfg(test)]

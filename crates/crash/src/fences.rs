@@ -97,9 +97,6 @@ impl Search {
     /// Prints the table. Returns success if no verdict fails the run.
     pub fn table(&self) -> ExitCode {
         let start = Instant::now();
-        std::panic::set_hook(Box::new(|_| {}));
-        let tasks = self.tasks();
-        let (meets, broken) = self.who_meets_what(&tasks);
         let written = written();
         let wanted = |site: &Site| self.only.as_ref().is_none_or(|only| shown(site).contains(only.as_str()));
         let mut sites: Vec<(bool, Site)> =
@@ -111,6 +108,9 @@ impl Search {
             );
             return ExitCode::from(2);
         }
+        std::panic::set_hook(Box::new(|_| {}));
+        let tasks = self.tasks();
+        let (meets, broken) = self.who_meets_what(&tasks);
         eprintln!("{} calls, {:.0} s so far", sites.len(), start.elapsed().as_secs_f64());
         let (mut noticed, mut argued, mut open) = (0, 0, 0);
         println!("| call | in | what | runs that meet it | noticed by | how |\n|---|---|---|---|---|---|");

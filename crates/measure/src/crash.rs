@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use heddle_console::failure::{judged, usage};
 use heddle_console::output::{self, Sink};
-use heddle_crash::cut::Bounds;
+use heddle_crash::cut::{Bounds, read_runs};
 use heddle_crash::emit::Emitter;
 use heddle_crash::op::Workload;
 use heddle_crash::rig::{Config, Failure, Nobody, Only, Report, run as run_workload};
@@ -147,10 +147,8 @@ fn place(text: &str) -> Result<Only> {
     let (step, fence) = place.split_once('.').ok_or_else(wrong)?;
     let step: usize = step.parse().ok().filter(|s| *s > 0).ok_or_else(wrong)?;
     let fence = fence.parse().map_err(|_| wrong())?;
-    let are_numbers =
-        arrived.split(',').all(|run| run.split('-').all(|number| number.parse::<usize>().is_ok()));
-    if !are_numbers && !["all", "none"].contains(&arrived) {
-        return Err(wrong());
+    if !["all", "none"].contains(&arrived) {
+        read_runs(arrived).map_err(|_| wrong())?;
     }
     Ok(Only { step: step - 1, fence, arrived: arrived.to_string() })
 }

@@ -62,12 +62,12 @@ pub fn run(scratch: &Scratch, mnt: &Path) -> Result<String> {
 /// Builds the bypass library if Cargo runs this program: `cargo run` builds the program alone. After a failure the search for the
 /// library says what is missing.
 fn build_library() {
-    let Some(cargo) = std::env::var_os("CARGO") else { return };
+    let [Some(cargo), Some(here)] = ["CARGO", "CARGO_MANIFEST_DIR"].map(std::env::var_os) else { return };
     if library().is_err() {
         talk("   building the bypass library, in a minute or two");
     }
     let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--package", "heddle-preload"]);
+    build.current_dir(here).args(["build", "--quiet", "--package", "heddle-preload"]);
     if !cfg!(debug_assertions) {
         build.arg("--release");
     }
