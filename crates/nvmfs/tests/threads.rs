@@ -503,3 +503,24 @@ fn times_never_go_back_whatever_writes_and_changes_at_once() {
         fs.release(file);
     });
 }
+
+#[test]
+fn a_write_after_a_stat_is_later_beside_other_writers() {
+    each_variant(|variant| {
+        let volume = fresh(variant, 16 << 20);
+        let fs = volume.fs();
+        let file = fs.new_file(Ino::ROOT, "f");
+        fs.write(&file, 0, &[1; 2 * PAGE as usize]).unwrap();
+        let write = |round: u64| assert_eq!(fs.write(&file, PAGE, &[round as u8; 100]), Ok(100));
+        disturbed_by(&[&write], || {
+            let until = Instant::now() + Duration::from_millis(1_500);
+            while Instant::now() < until {
+                let before = fs.getattr(file.ino).unwrap().mtime;
+                fs.write(&file, 0, &[2; 100]).unwrap();
+                let after = fs.getattr(file.ino).unwrap().mtime;
+                assert!(after > before, "{variant:?}: {after:?} after {before:?}");
+            }
+        });
+        fs.release(file);
+    });
+}

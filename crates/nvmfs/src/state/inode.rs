@@ -96,7 +96,8 @@ pub struct VolatileInode {
     mtime: AtomicU64,
     ctime: AtomicU64,
     gate: AtomicU32,
-    queried: AtomicU32,
+    /// The low half of the mtime that the last `stat` returned.
+    mtime_seen: AtomicU32,
     /// Held to move EOF or change attributes. In a directory it is also held to grow the table, and in the
     /// papers' variants to change names.
     pub eof: Latch,
@@ -150,7 +151,7 @@ unsafe impl Zeroed for VolatileInode {
             mtime: AtomicU64::new(0),
             ctime: AtomicU64::new(0),
             gate: AtomicU32::new(0),
-            queried: AtomicU32::new(0),
+            mtime_seen: AtomicU32::new(0),
             eof: Latch::new(),
             heads: Latch::new(),
             inline: std::array::from_fn(|_| Cell::zeroed()),
@@ -356,19 +357,36 @@ impl VolatileInode {
         self.change.store(change, Release);
     }
 
-    /// The time for a writer's record: the coarse clock, or the exact one if a caller has read the times
-    /// since.
+    /// The time for a writer's record: the coarse clock, or the exact one if a caller has read the mtime.
     pub fn write_time(&self) -> Time {
-        // ORDERING: Relaxed, a stat that comes later than this load is a stat after the write.
-        if self.queried.load(Relaxed) != 0 && !breaks(Breach::StatForgotten) {
+        // ORDERING: Relaxed, times are single words. A caller that has returned from `stat` before finds its mtime or a later one here. If
+        // it finds that one, and the note of another `stat`, that `stat` has read a later mtime, and `touch` leaves that one.
+        let last = Time(self.mtime.load(Relaxed) as i64);
+        // ORDERING: Relaxed, as above.
+        if self.mtime_seen.load(Relaxed) == last.0 as u32 && !breaks(Breach::StatForgotten) {
             return crate::clock::exact();
         }
         // The coarse clock lags behind the exact one by up to a tick: it must not move a time back that a
-        // `stat` may have seen. ORDERING: Relaxed, times are single words. The old time is loaded before the
-        // clock is read: so a thread that is delayed in between cannot take an old time for a new one.
-        let last = Time(self.mtime.load(Relaxed) as i64);
+        // `stat` may have seen. The old time is loaded before the clock is read: so a thread that is delayed in
+        // between cannot take an old time for a new one.
         let now = crate::clock::coarse();
         if last > now && last.0 - now.0 < TICK_NS_MAX { last } else { now }
+    }
+
+    /// Returns the mtime for a caller of `stat`, and notes it, so that the next write has a later one. Nothing clears the note: it says of
+    /// one time that it was read. It is stored only if it changes. Two times with equal low halves cost a write the exact clock.
+    fn mtime_for_stat(&self) -> Time {
+        loop {
+            // ORDERING: Acquire, pairs with the Release below: the mtime loaded next is no older than the noted one.
+            let seen = self.mtime_seen.load(Acquire);
+            // ORDERING: Relaxed, times are single words.
+            let mtime = Time(self.mtime.load(Relaxed) as i64);
+            let note = mtime.0 as u32;
+            // ORDERING: Release, pairs with the Acquire above. A `stat` with an older mtime cannot replace a newer one's note.
+            if seen == note || self.mtime_seen.compare_exchange(seen, note, Release, Relaxed).is_ok() {
+                return mtime;
+            }
+        }
     }
 
     /// Makes the time of a change visible, with one store a clock tick, not one a change. Of several
@@ -376,11 +394,6 @@ impl VolatileInode {
     pub fn touch(&self, now: Time) {
         if advance(&self.mtime, now) {
             self.touch_state(now);
-            // ORDERING: Relaxed, as in `write_time`.
-            if self.queried.load(Relaxed) != 0 {
-                // ORDERING: Relaxed, as above.
-                self.queried.store(0, Relaxed);
-            }
         }
     }
 
@@ -421,11 +434,7 @@ impl VolatileInode {
         let (kind, perm) = self.kind_perm()?;
         let (uid, gid) = self.owner();
         let [mtime, ctime, atime, crtime] = self.times();
-        // ORDERING: Relaxed, as in `write_time`; stored only if it changes.
-        if look && self.queried.load(Relaxed) == 0 {
-            // ORDERING: Relaxed, as above.
-            self.queried.store(1, Relaxed);
-        }
+        let mtime = if look { self.mtime_for_stat() } else { mtime };
         let attr = Attr {
             ino,
             generation,
