@@ -174,7 +174,7 @@ fn log_change(
     }
     let unchanged = NewAttributes::default();
     let new = new.unwrap_or(&unchanged);
-    let attributes = attributes_of(guard, inode, new);
+    let attributes = attributes_of(guard, inode, new, crate::clock::exact());
     let mut records = vec![Record::Attributes(attributes)];
     records.extend(xattrs.map(|set| set.record(attributes.change_count, attributes.ctime)));
     commit::commit(core, guard, inode, &records)?;
@@ -192,12 +192,16 @@ fn frees_a_block(core: &Core, inode: InodeRef<'_>, span: Span) -> bool {
 }
 
 /// The attributes of an inode after the change. If this thread dies, its settler knows what the change is to mtime.
-pub(super) fn attributes_of(guard: &LaneGuard<'_>, inode: InodeRef<'_>, new: &NewAttributes) -> Attributes {
+pub(super) fn attributes_of(
+    guard: &LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    new: &NewAttributes,
+    now: Time,
+) -> Attributes {
     guard.lane.intent.note_mtime(new.changes_mtime());
     let [mtime, _, atime, _] = inode.volatile.times();
     let (uid, gid) = inode.volatile.owner();
     let perm = inode.volatile.kind_perm().map_or(0, |(_, perm)| perm);
-    let now = crate::clock::exact();
     Attributes {
         size: new.size.unwrap_or(inode.volatile.size()),
         perm: new.perm.unwrap_or(perm),
@@ -247,8 +251,7 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
         core.region.fence();
     }
     let [_, ctime, ..] = inode.volatile.times();
-    let mut same = attributes_of(guard, inode, &NewAttributes::default());
-    same.ctime = ctime;
+    let same = attributes_of(guard, inode, &NewAttributes::default(), ctime);
     let mut records = vec![Record::Attributes(same)];
     if !planted(Bug::AttributesForgotten) {
         records.extend(xattr::again(core, inode, same.change_count));
@@ -307,11 +310,13 @@ fn clear_range(
     step(Step::Held);
     let version = locked.version.max(inode.volatile.floor()).next();
     let edges = copy_edges(core, guard, inode, span)?;
+    // One time for all records, and for memory: a program sees now what the next mount finds.
+    let now = crate::clock::exact();
     let whole = match to {
-        Becomes::Hole => zero::tombstone(inode, span, version, new),
-        Becomes::Unwritten => zero::unwritten(core, inode, span, version, new),
+        Becomes::Hole => zero::tombstone(inode, span, (version, now), new),
+        Becomes::Unwritten => zero::unwritten(core, inode, span, (version, now), new),
     };
-    let records = records_of(guard, inode, version, new, xattrs, &edges, whole);
+    let records = records_of(guard, inode, (version, now), new, xattrs, &edges, whole);
     let logged =
         commit::fits(&records).and_then(|()| commit::commit_for(core, guard, inode, &records, purpose));
     let durable = logged.inspect_err(|_| give_back(core, &edges))?;
@@ -321,7 +326,7 @@ fn clear_range(
     apply(inode, &records, new.map_or(Some(SetTime::Now), NewAttributes::changes_mtime));
     step(Step::Happened);
     if new.is_none() {
-        inode.volatile.touch(crate::clock::exact());
+        inode.volatile.touch(now);
     }
     publish(core, guard, inode, (Clear { span, to }, version), &edges, committed);
     drop(gate);
@@ -408,13 +413,12 @@ fn within_size(inode: InodeRef<'_>, page: PageNo) -> u32 {
 fn records_of(
     guard: &LaneGuard<'_>,
     inode: InodeRef<'_>,
-    version: Version,
+    (version, now): (Version, Time),
     new: Option<&NewAttributes>,
     xattrs: Option<&Prepared>,
     edges: &[Edge],
     whole: Vec<Record>,
 ) -> Vec<Record> {
-    let now = crate::clock::exact();
     let change_count = inode.volatile.change_count() + u64::from(new.is_some());
     let mut records: Vec<Record> = edges
         .iter()
@@ -433,7 +437,7 @@ fn records_of(
     records.extend(whole);
     match new {
         Some(new) => {
-            records.push(Record::Attributes(attributes_of(guard, inode, new)));
+            records.push(Record::Attributes(attributes_of(guard, inode, new, now)));
             records.extend(xattrs.map(|set| set.record(change_count, now)));
         }
         // Nothing was mapped, yet the file has changed, so its times must change.
@@ -442,6 +446,7 @@ fn records_of(
                 guard,
                 inode,
                 &NewAttributes { mtime: Some(SetTime::Now), ..NewAttributes::default() },
+                now,
             )));
         }
         None => {}

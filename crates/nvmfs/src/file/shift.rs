@@ -235,7 +235,7 @@ fn log(
     core.region.fence();
     settle_limbo(core.free_map(), guard.own);
     let new = NewAttributes { size: Some(size), ..NewAttributes::default() };
-    let attributes = attributes_of(guard, inode, &new);
+    let attributes = attributes_of(guard, inode, &new, crate::clock::exact());
     let records = [
         Record::Remap {
             page: shift.first,

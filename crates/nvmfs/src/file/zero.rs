@@ -17,7 +17,7 @@ use crate::state::cell::Map;
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
-use heddle_vfs::{Error, Result};
+use heddle_vfs::{Error, Result, Time};
 
 /// The new state of whole pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,11 +77,10 @@ fn change_count(inode: InodeRef<'_>, new: Option<&NewAttributes>) -> u64 {
 pub fn tombstone(
     inode: InodeRef<'_>,
     span: Span,
-    version: Version,
+    (version, mtime): (Version, Time),
     new: Option<&NewAttributes>,
 ) -> Vec<Record> {
     let (page, end) = (PageNo::after(span.start), PageNo::of(span.end));
-    let mtime = crate::clock::exact();
     let pages = end.0.saturating_sub(page.0);
     let record = Record::Punch { page, pages, version, mtime, change_count: change_count(inode, new) };
     if pages > 0 { vec![record] } else { Vec::new() }
@@ -93,10 +92,9 @@ pub fn unwritten(
     core: &Core,
     inode: InodeRef<'_>,
     span: Span,
-    version: Version,
+    (version, mtime): (Version, Time),
     new: Option<&NewAttributes>,
 ) -> Vec<Record> {
-    let mtime = crate::clock::exact();
     let record = |(page, block, pages): (PageNo, BlockNo, u64)| Record::Write {
         page,
         pages,
