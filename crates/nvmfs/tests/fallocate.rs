@@ -155,6 +155,41 @@ fn writes_into_allocated_space_and_over_data_succeed_on_a_full_image() {
     });
 }
 
+/// A log page was asked for before a hole was looked for.
+#[test]
+fn zeroing_and_allocating_what_has_blocks_succeeds_on_a_full_image() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 8 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.new_file(Ino::ROOT, "f");
+        let pages = 64;
+        fs.write(&handle, 0, &vec![1; (pages * PAGE) as usize]).unwrap();
+        fill(&fs);
+        // More calls than a log page has slots, whole pages and parts of pages.
+        for round in 0..40 * pages {
+            let (start, len) =
+                (round % pages * PAGE, PAGE.min((pages - round % pages - 1) * PAGE) + 1 + round % PAGE);
+            let len = len.min(pages * PAGE - start);
+            for op in [KEEP, RangeOp::Zero { keep_size: round % 2 == 0 }] {
+                let done = fs.fallocate(&handle, op, start, len);
+                assert_eq!(done, Ok(()), "{variant:?}, round {round}: {op:?}, {len} bytes at {start}");
+            }
+            assert_eq!(fs.read_vec(&handle, start, len as usize), vec![0; len as usize], "{variant:?}");
+            assert_eq!(
+                fs.write(&handle, start, &[1; PAGE as usize]),
+                Ok(PAGE as usize),
+                "{variant:?}, round {round}"
+            );
+        }
+        assert_eq!(allocated(&fs, &handle), pages, "{variant:?}");
+        fs.release(handle);
+        drop(fs);
+        volume.abandon();
+        common::sound(disk.region()).unwrap();
+    });
+}
+
 /// It takes a block to list the pages that move: what frees no more than that could use the reserve up.
 #[test]
 fn on_a_full_image_a_collapse_must_free_more_than_it_takes() {

@@ -106,12 +106,13 @@ fn allocate_some(
     end: PageNo,
 ) -> Result<PageNo> {
     let _range = lock_range(core, guard.own, inode, page.offset(), end.offset(), Access::Exclusive)?;
+    let (run, next) = first_hole(core, inode, page, end);
+    let Some((first, want)) = run else { return Ok(next) };
+    // Not before: a range without holes needs no log page, and a full image has none.
     if commit::prepare(core, guard, inode, RUNS_MAX as u32, Purpose::Data)? {
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
     }
-    let (run, next) = first_hole(core, inode, page, end);
-    let Some((first, want)) = run else { return Ok(next) };
     let mut extents = Vec::new();
     if !take_blocks(core.free_map(), &core.region, guard.own, want, Purpose::Data, &mut extents) {
         return Err(Error::NoSpace);
