@@ -444,7 +444,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`VolumeError::Region`]: some data may not have reached the media; the image is not marked
-    /// clean.
+    /// clean. [`VolumeError::NotClean`]: nothing is lost, but the next mount recovers.
     pub fn close(self) -> Result<()> {
         self.close_with(&|_| {})
     }
@@ -458,26 +458,30 @@ impl Volume {
         let alone = core.root().attached.load(SeqCst) == 0;
         // Entered now, because no call can be entered after the end.
         let last = core.writable().ok().and_then(|()| lease::enter(core).ok());
-        let quiet = alone || settle::end(core, last.as_ref().map(|guard| guard.id));
+        let others = if alone { Ok(()) } else { settle::end(core, last.as_ref().map(|guard| guard.id)) };
+        let quiet = others.is_ok();
         if let Some(mut guard) = last.filter(|_| quiet) {
             self.end_nameless(&mut guard);
         }
         lease::leave(core);
-        let tidy = self.nameless().next().is_none();
-        if quiet
-            && tidy
-            && !core.read_only
-            && core.writable().is_ok()
-            && let Some(mut superblock) = self.superblock.next(0)
-        {
-            superblock.clean = U32::new(1);
-            if write_superblock(&core.region, &core.layout, superblock).is_err() {
-                // The superblock in the page cache must not be marked clean when the one on media is not.
-                superblock.clean = U32::new(0);
-                let _ = write_superblock(&core.region, &core.layout, superblock);
+        let in_order = match others {
+            Err(inside) => Err(inside.to_string()),
+            Ok(()) if self.nameless().next().is_some() => {
+                Err("files without a name could not be freed, for no lane was left to this process"
+                    .to_owned())
             }
+            Ok(()) => Ok(()),
+        };
+        // Damage, and media that failed, are reported as such.
+        let writable = core.writable().is_ok();
+        if writable && in_order.is_ok() {
+            self.mark_clean();
         }
-        let ended = core.region.failed().map_or(Ok(()), |error| Err(error.into()));
+        let ended = match (core.region.failed(), in_order) {
+            (Some(error), _) => Err(error.into()),
+            (None, Err(why)) if writable => Err(VolumeError::NotClean { path: place(&core.region), why }),
+            _ => Ok(()),
+        };
         if let Err(error) = &ended {
             lost(error);
         }
@@ -486,6 +490,17 @@ impl Volume {
             core.region.unlock();
         }
         ended
+    }
+
+    fn mark_clean(&self) {
+        let core = &self.fs.core;
+        let Some(mut superblock) = self.superblock.next(0) else { return };
+        superblock.clean = U32::new(1);
+        if write_superblock(&core.region, &core.layout, superblock).is_err() {
+            // The superblock in the page cache must not be marked clean when the one on media is not.
+            superblock.clean = U32::new(0);
+            let _ = write_superblock(&core.region, &core.layout, superblock);
+        }
     }
 
     /// Living inodes without a name: they are open.

@@ -13,7 +13,7 @@ use heddle_console::variant::System;
 use heddle_nvmfs::adopt::AdoptError;
 use heddle_nvmfs::counters::Counters;
 use heddle_nvmfs::server::{Server, ServerOptions};
-use heddle_nvmfs::{Variant, Volume};
+use heddle_nvmfs::{Variant, Volume, VolumeError};
 use heddle_pmem::{OpenOptions, Region};
 use heddle_vfs::FileSystem;
 use std::path::PathBuf;
@@ -116,7 +116,10 @@ impl OpenImage for NvmImage {
             // Done while this process holds the image: `heddle umount` reads the report once the image is free.
             End::Unmounted => {
                 let image = self.path.display();
-                self.volume.close_with(&|error| unmount_report.lost(&anyhow::anyhow!("{image}: {error}")))?;
+                self.volume.close_with(&|error| match error {
+                    VolumeError::NotClean { .. } => unmount_report.leave(&error.to_string()),
+                    _ => unmount_report.lost(&anyhow::anyhow!("{image}: {error}")),
+                })?;
             }
         }
         Ok(())

@@ -106,6 +106,14 @@ pub enum VolumeError {
         /// The system's error.
         why: String,
     },
+    /// It was unmounted, but not marked clean, although nothing is lost.
+    #[error("{} is not marked clean: {why}. Nothing that a call has acknowledged is lost; the next mount recovers the image", path.display())]
+    NotClean {
+        /// Image.
+        path: PathBuf,
+        /// The cause.
+        why: String,
+    },
     /// Recovery found damage, or ran out of a resource.
     #[error("cannot mount {}: {source}", path.display())]
     Recovery {

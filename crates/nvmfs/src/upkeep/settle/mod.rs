@@ -30,7 +30,7 @@ use crate::state::latch::Latch;
 use crate::state::lease::{LaneGuard, exclude_reclaimers, lanes, of_the_dead};
 use crate::state::opens;
 use crate::state::scratch::Scratch;
-use crate::state::wait::{check_every, settle_if_dead, stopped};
+use crate::state::wait::{check_every, holders, settle_if_dead, stopped};
 use crate::steps::{Step, step};
 use crate::upkeep::leases::{give_back, give_up};
 use heddle_arena::sync::{barrier_everywhere, yield_now};
@@ -53,14 +53,36 @@ const SERIAL_MASK: u64 = (1 << 60) - 1;
 /// Most time that calls of attached processes may take to end when the file system is unmounted.
 const END_MAX: Duration = Duration::from_secs(10);
 
+/// Calls that have not ended in time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StillInside {
+    /// The processes that make them, as far as this process can name them.
+    processes: Vec<u32>,
+}
+
+impl std::fmt::Display for StillInside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let seconds = END_MAX.as_secs();
+        let names: Vec<String> = self.processes.iter().map(u32::to_string).collect();
+        match names.len() {
+            0 => write!(f, "a process whose number is not known"),
+            1 => write!(f, "process {}", names[0]),
+            _ => write!(f, "each of the processes {}", names.join(", ")),
+        }?;
+        write!(f, " was still in a call after {seconds} seconds, and keeps the image in use until it ends")
+    }
+}
+
 /// Ends the file system for all attached processes: refuses new calls, waits for those under way, settles
-/// dead lanes. Returns false if a call has not ended in time. `own`: the lane of the caller's call, which goes
-/// on.
-pub fn end(core: &Core, own: Option<u16>) -> bool {
+/// dead lanes. `own`: the lane of the caller's call, which goes on.
+///
+/// # Errors
+/// The processes whose calls have not ended in time.
+pub fn end(core: &Core, own: Option<u16>) -> Result<(), StillInside> {
     core.root().ended.store(1, SeqCst);
     if cfg!(shuttle) {
         // Threads of a model have ended by then, and a model has no time to wait.
-        return true;
+        return Ok(());
     }
     // A call that began before has stored `inside`, and the loads below see it (O1 of `lease`).
     barrier_everywhere();
@@ -69,8 +91,14 @@ pub fn end(core: &Core, own: Option<u16>) -> bool {
         sweep(core);
         let inside = |lane: &u16| Some(*lane) != own && core.lane(*lane).intent.inside.load(SeqCst) != 0;
         match lanes(core).find(inside) {
-            None => return true,
-            Some(_) if began.elapsed() > END_MAX => return false,
+            None => return Ok(()),
+            Some(_) if began.elapsed() > END_MAX => {
+                let mut processes: Vec<u32> =
+                    lanes(core).filter(inside).flat_map(|lane| processes_of(core, lane)).collect();
+                processes.sort_unstable();
+                processes.dedup();
+                return Err(StillInside { processes });
+            }
             Some(lane) => {
                 stopped::check_and_kill_if_stopped(core, lane, began.elapsed());
                 match check_every() {
@@ -80,6 +108,13 @@ pub fn end(core: &Core, own: Option<u16>) -> bool {
             }
         }
     }
+}
+
+/// The process that holds a lane, by its number here.
+fn processes_of(core: &Core, lane: u16) -> Vec<u32> {
+    let holder = core.lane_table().holder(&core.arena, LaneId(lane));
+    let found = holder.and_then(|holder| holders::of(core, holder.process()));
+    found.unwrap_or_default().iter().map(|process| process.pid).collect()
 }
 
 /// Settles every lane whose holder is dead: once a round of the daemon, and for a call that finds no space. Returns their number; another

@@ -2,6 +2,7 @@
 
 mod claims;
 mod costs;
+mod ending;
 mod finished;
 mod frozen;
 mod handles;

@@ -12,7 +12,7 @@ const REGISTER: u64 = 0xc020_aa00;
 const ZEROPAGE: u64 = 0xc020_aa04;
 
 /// Two pages of memory, of which none is there before it is [given](Self::give).
-struct LatePages {
+pub struct LatePages {
     fault: OwnedFd,
     address: u64,
 }
@@ -21,7 +21,7 @@ impl LatePages {
     const BYTES: u64 = 2 * PAGE;
 
     /// Maps them; `None`: this machine or this user has no such memory.
-    fn map() -> Option<LatePages> {
+    pub fn map() -> Option<LatePages> {
         // SAFETY: plain system calls; the mapping is nobody else's.
         unsafe {
             // 1: faults of programs alone, which needs no right.
@@ -59,7 +59,7 @@ impl LatePages {
         assert_eq!(told, 0, "{what:x}: {}", std::io::Error::last_os_error());
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         // SAFETY: mapped for the rest of the process's life.
         unsafe { &*(self.address as *const [u8; Self::BYTES as usize]) }
     }
