@@ -164,7 +164,11 @@ fn recover(args: &Args, options: &Options) -> Result<NvmImage> {
                 Some(AdoptError::NotFound { .. }) => told.context(
                     "the processes that use the image hold no state that this user may look at: end them, then mount again",
                 ),
-                Some(why @ (AdoptError::NotNoted { .. } | AdoptError::OtherBuild { .. })) => why.into(),
+                Some(
+                    why @ (AdoptError::NotNoted { .. }
+                    | AdoptError::OtherBuild { .. }
+                    | AdoptError::ServedElsewhere { .. }),
+                ) => why.into(),
                 _ => told,
             });
         }

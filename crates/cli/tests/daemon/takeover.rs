@@ -1,7 +1,7 @@
 //! A daemon that is mounted in place of a killed one: what programs do meanwhile, and what it takes over.
 
 use super::{daemon, eventually};
-use crate::common::{Mounted, Place, alone, build_preload, command, heddle};
+use crate::common::{Mounted, Place, Said, alone, build_preload, command, heddle};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -89,6 +89,37 @@ fn a_takeover_refuses_options_that_the_first_mount_did_not_have() {
     client.stdout.take().unwrap().read_to_string(&mut said).unwrap();
     client.wait().unwrap();
     assert_eq!(said, "5\n", "the client lives through refused takeovers");
+}
+
+/// `heddle mount -o wait=0`, in a PID namespace of its own and elsewhere, of what is mounted outside of it.
+fn mounts_in_another_pid_namespace(place: &Place) -> Said {
+    let elsewhere = place.text("elsewhere");
+    let _made = fs::create_dir(&elsewhere);
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "--mount-proc", env!("CARGO_BIN_EXE_heddle"), "mount", "-o"]);
+    Said::of(unshare.args(["log=/dev/null,wait=0", &place.image(), &elsewhere]).output().unwrap())
+}
+
+/// A living mount was called one that died, and the way out was to mount there.
+#[test]
+fn a_mount_of_another_pid_namespace_is_called_living_or_ended() {
+    let Some(_alone) = alone() else { return };
+    build_preload();
+    let place = Place::with_image("heddle");
+    std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
+    mounts_in_another_pid_namespace(&place)
+        .failed(1, &["living process of another PID namespace", "unmount it there"]);
+    let mut run = command(&["run", "--", "python3", "-c", WRITES_WHEN_TOLD]);
+    let mut client =
+        run.arg(place.path("mnt/file")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    client.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    kill_process(daemon(&place), Signal::KILL).unwrap();
+    eventually("it does not die", || fs::metadata(place.mnt()).is_err());
+    mounts_in_another_pid_namespace(&place)
+        .failed(1, &["another PID namespace", "has ended: mount it there"]);
+    let _mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    drop(client.stdin.take());
+    client.wait().unwrap();
 }
 
 /// The new daemon did not know who has the file open, and the kernel kept its size: cp(1) copied too little.

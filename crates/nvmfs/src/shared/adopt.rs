@@ -6,7 +6,7 @@
 //! (`notes`), and was made by this user; any user could make one that looks like it. A daemon counts as dead
 //! if two signs of life are missing. 1. The lock of the image, whose owner still has it open. 2. The process slot of
 //! the process that mounted the image or took it over; the kernel frees it when the address space ends, in
-//! any namespace.
+//! any namespace. From another PID namespace nothing is taken over; there the lock of the note says whether the daemon lives.
 //!
 //! Invariants  I1  if two daemons take over at once, one succeeds: the process slot's tag is exchanged, from the dead one's to the
 //!                 winner's.
@@ -14,7 +14,7 @@
 //!                 do: the descriptor is joined to the holders of the region first.
 
 use super::image_id;
-use super::notes::{self, NoteError};
+use super::notes::{self, Author, NoteError};
 use crate::format::inode::CHUNK_INODES;
 use crate::process::boot_id;
 use crate::state::core::{Core, Identity, Parts, Root};
@@ -54,6 +54,13 @@ pub enum AdoptError {
     /// A daemon serves the image.
     #[error("{} is served by a living process", path.display())]
     Served {
+        /// Image.
+        path: PathBuf,
+    },
+    /// A daemon of another PID namespace serves the image.
+    #[error("{} is mounted by a living process of another PID namespace: unmount it there (heddle umount DIR), then mount it again",
+            path.display())]
+    ServedElsewhere {
         /// Image.
         path: PathBuf,
     },
@@ -178,14 +185,20 @@ fn noted(image: &Path, file: &File) -> Result<[u64; 2], AdoptError> {
     let not_noted = |why: String| AdoptError::NotNoted { path: image.to_path_buf(), why };
     let id = image_id(file).map_err(|e| AdoptError::Image { path: image.to_path_buf(), source: e.into() })?;
     let noted = notes::read(id).map_err(|error: NoteError| not_noted(error.to_string()))?;
-    let noted = noted.filter(|noted| noted.boot == boot_id());
-    let noted = noted
+    let noted = noted.filter(|(noted, _)| noted.boot == boot_id());
+    let (noted, author) = noted
         .ok_or_else(|| not_noted("no mount of this user has left a note of what it gave them".to_owned()))?;
-    match noted.pid_namespace == notes::pid_namespace() {
-        true => Ok(noted.arena),
-        false => Err(not_noted(
-            "they and the mount that died belong to another PID namespace: mount it there".to_owned(),
-        )),
+    let is_here = noted.pid_namespace == notes::pid_namespace();
+    let elsewhere =
+        |way: &str| not_noted(format!("the mount that they use belongs to another PID namespace{way}"));
+    match author {
+        // Here the process slot of the daemon says more (I1): a fork of the daemon may hold the lock for some time.
+        _ if is_here => Ok(noted.arena),
+        Author::Lives => Err(AdoptError::ServedElsewhere { path: image.to_path_buf() }),
+        Author::Ended => Err(elsewhere(", and its process has ended: mount it there")),
+        Author::Unknown => {
+            Err(elsewhere(". If its process lives, unmount it there; if that has ended, mount it there"))
+        }
     }
 }
 

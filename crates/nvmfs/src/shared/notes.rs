@@ -130,10 +130,33 @@ impl Drop for Note {
     }
 }
 
-/// The note of this user's last daemon for an image.
-pub fn read(image: [u64; 2]) -> Result<Option<Noted>, NoteError> {
+/// Whether the daemon that has left a note lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Author {
+    /// It holds the lock of its note, in whichever PID namespace it is.
+    Lives,
+    /// Nobody holds that lock.
+    Ended,
+    /// The system does not tell.
+    Unknown,
+}
+
+impl Author {
+    fn of(note: &File) -> Author {
+        // Shared: of two processes that look at once neither takes the other for the author. Closing the file drops it.
+        match flock(note, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Author::Ended,
+            Err(rustix::io::Errno::WOULDBLOCK) => Author::Lives,
+            Err(_) => Author::Unknown,
+        }
+    }
+}
+
+/// The note of this user's last daemon for an image, and whether that daemon lives.
+pub fn read(image: [u64; 2]) -> Result<Option<(Noted, Author)>, NoteError> {
     match open_directory(&directory(), false) {
-        Ok(dir) => Ok(note_in(&dir, OsStr::new(&name_of(image))).and_then(|(_, noted)| noted)),
+        Ok(dir) => Ok(note_in(&dir, OsStr::new(&name_of(image)))
+            .and_then(|(note, noted)| Some((noted?, Author::of(&note))))),
         Err(NoteError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
