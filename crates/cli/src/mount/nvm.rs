@@ -10,7 +10,7 @@ use heddle_console::failure::usage;
 use heddle_console::output::talk;
 use heddle_console::progress::{Bar, DelayedBar};
 use heddle_console::variant::System;
-use heddle_nvmfs::adopt::AdoptError;
+use heddle_nvmfs::adopt::{AdoptError, is_left_to_clients};
 use heddle_nvmfs::counters::Counters;
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{Variant, Volume, VolumeError};
@@ -143,7 +143,8 @@ fn recover(args: &Args, options: &Options) -> Result<NvmImage> {
             Err(error) => return Err(heddle_console::open_error::explain(&args.image, error)),
         };
         let other_variant = options.variant.is_some_and(|v| v != System::Nvm(Variant::Heddle));
-        let refused = if options.read_only || other_variant {
+        let takes_over = !options.read_only && !other_variant;
+        let refused = if !takes_over {
             None
         } else {
             match heddle_nvmfs::adopt::adopt(&args.image) {
@@ -159,6 +160,9 @@ fn recover(args: &Args, options: &Options) -> Result<NvmImage> {
             }
         };
         if began.elapsed() >= options.wait || heddle_console::mounted::is_mounted(&args.image) {
+            if !takes_over && is_left_to_clients(&args.image) {
+                return Err(left_to_clients(args, options, other_variant));
+            }
             let told = heddle_console::open_error::explain(&args.image, in_use);
             return Err(match refused {
                 Some(AdoptError::NotFound { .. }) => told.context(
@@ -174,6 +178,19 @@ fn recover(args: &Args, options: &Options) -> Result<NvmImage> {
         }
         std::thread::sleep(AGAIN_EVERY);
     }
+}
+
+/// The refusal of a mount that could not take over because of its options.
+fn left_to_clients(args: &Args, options: &Options, other_variant: bool) -> anyhow::Error {
+    let how = match (options.read_only, other_variant) {
+        (true, true) => "without ro, and as variant heddle,",
+        (true, false) => "without ro",
+        (false, _) => "as variant heddle",
+    };
+    anyhow::anyhow!(
+        "cannot mount {} as asked: processes whose mount had died still use it. A mount {how} takes over from them; or end them first",
+        args.image.display()
+    )
 }
 
 /// Gives a volume that was taken over back if it does not have what the options ask for: its clients keep what

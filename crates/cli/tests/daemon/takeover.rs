@@ -91,6 +91,34 @@ fn a_takeover_refuses_options_that_the_first_mount_did_not_have() {
     assert_eq!(said, "5\n", "the client lives through refused takeovers");
 }
 
+/// It was only called in use, and by processes that no umount ends.
+#[test]
+fn a_mount_whose_options_forbid_a_takeover_says_which_mount_takes_over() {
+    let Some(_alone) = alone() else { return };
+    build_preload();
+    let place = Place::with_image("heddle");
+    std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
+    let ro = |options: &str| {
+        let options = format!("log=/dev/null,wait=0,{options}");
+        heddle(&["mount", "-o", &options, &place.image(), &place.mnt()])
+    };
+    let said = ro("ro");
+    assert!(said.code == 1 && !said.err.contains("takes over"), "its mount lives: {}", said.err);
+    let mut run = command(&["run", "--", "python3", "-c", WRITES_WHEN_TOLD]);
+    let mut client =
+        run.arg(place.path("mnt/file")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    client.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    kill_process(daemon(&place), Signal::KILL).unwrap();
+    eventually("it does not die", || fs::metadata(place.mnt()).is_err());
+    let (died, end) = ("processes whose mount had died", "or end them first");
+    ro("ro").failed(1, &[died, "without ro takes over", end]);
+    ro("variant=nova").failed(1, &[died, "as variant heddle takes over", end]);
+    ro("ro,variant=nova").failed(1, &[died, "without ro, and as variant heddle, takes over", end]);
+    let _mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    drop(client.stdin.take());
+    client.wait().unwrap();
+}
+
 /// `heddle mount -o wait=0`, in a PID namespace of its own and elsewhere, of what is mounted outside of it.
 fn mounts_in_another_pid_namespace(place: &Place) -> Said {
     let elsewhere = place.text("elsewhere");

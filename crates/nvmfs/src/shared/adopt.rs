@@ -16,6 +16,7 @@
 use super::image_id;
 use super::notes::{self, Author, NoteError};
 use crate::format::inode::CHUNK_INODES;
+use crate::format::superblock::Superblock;
 use crate::process::boot_id;
 use crate::state::core::{Core, Identity, Parts, Root};
 use crate::upkeep::settle::{self, HOOKS};
@@ -107,36 +108,17 @@ pub fn adopt(image: &Path) -> Result<Volume, AdoptError> {
     adopted.unwrap_or_else(|_| Err(AdoptError::NotFound { path: image.to_path_buf() }))
 }
 
+/// Returns true if only clients of a dead daemon use the image, and [`adopt`] would find their state. Nothing changes.
+pub fn is_left_to_clients(image: &Path) -> bool {
+    let found = catch_unwind(AssertUnwindSafe(|| Orphaned::find(image).is_ok()));
+    found.unwrap_or(false)
+}
+
 fn take_over(image: &Path) -> Result<Volume, AdoptError> {
     let fail = |source: io::Error| AdoptError::Image { path: image.to_path_buf(), source };
-    let served = || AdoptError::Served { path: image.to_path_buf() };
-    if heddle_pmem::lock_holder(image).is_some_and(|owner| has_open(owner, image)) {
-        return Err(served());
-    }
-    let file = File::options().read(true).write(true).open(image).map_err(fail)?;
-    if !heddle_pmem::join_holders(&file) {
-        return Err(served());
-    }
-    let noted = noted(image, &file)?;
-    let len_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| fail(e.into()))?;
-    let len_bytes = len_bytes & !(heddle_pmem::BLOCK_BYTES as u64 - 1);
-    // Only to read: the durability of its stores is not known yet.
-    let first_look = Region::attach(
-        file.try_clone().map_err(fail)?.into(),
-        Some(image),
-        len_bytes,
-        true,
-        Durability::Power,
-    )?;
-    let superblock = read_superblock(&first_look)?;
-    drop(first_look);
-    let identity = Identity::of(&superblock, boot_id());
-    let (arena, durability) = match find(&identity, noted) {
-        Found::Arena(arena, durability) => (arena, durability),
-        Found::OtherBuild => return Err(AdoptError::OtherBuild { path: image.to_path_buf() }),
-        Found::Nothing => return Err(AdoptError::NotFound { path: image.to_path_buf() }),
-    };
+    let Orphaned { file, len_bytes, superblock, arena, durability } = Orphaned::find(image)?;
     let region = Region::attach(OwnedFd::from(file), Some(image), len_bytes, false, durability)?;
+    let identity = Identity::of(&superblock, boot_id());
     let parts = Parts {
         region,
         arena: Arc::new(arena),
@@ -151,11 +133,56 @@ fn take_over(image: &Path) -> Result<Volume, AdoptError> {
     let mine = core.process_slot().map_err(|e| fail(io::Error::other(e.to_string())))?.tag();
     // I1.
     if !core.root().succeed(mine, |last| core.lane_table().is_gone(&core.arena, last)) {
-        return Err(served());
+        return Err(AdoptError::Served { path: image.to_path_buf() });
     }
     settle::sweep(&core);
     forget_kernel_pages(&core);
     Ok(Volume::adopted(core, superblock))
+}
+
+/// An image whose daemon is dead, and what its clients hold of it.
+struct Orphaned {
+    /// The image, joined to the holders of the region (I2).
+    file: File,
+    len_bytes: u64,
+    superblock: Superblock,
+    arena: Arena,
+    durability: Durability,
+}
+
+impl Orphaned {
+    /// Finds it. If the daemon lives, or no state is found, says why there is nothing to take over.
+    fn find(image: &Path) -> Result<Orphaned, AdoptError> {
+        let fail = |source: io::Error| AdoptError::Image { path: image.to_path_buf(), source };
+        let served = || AdoptError::Served { path: image.to_path_buf() };
+        if heddle_pmem::lock_holder(image).is_some_and(|owner| has_open(owner, image)) {
+            return Err(served());
+        }
+        let file = File::options().read(true).write(true).open(image).map_err(fail)?;
+        if !heddle_pmem::join_holders(&file) {
+            return Err(served());
+        }
+        let noted = noted(image, &file)?;
+        let len_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| fail(e.into()))?;
+        let len_bytes = len_bytes & !(heddle_pmem::BLOCK_BYTES as u64 - 1);
+        // Only to read: the durability of its stores is not known yet.
+        let first_look = Region::attach(
+            file.try_clone().map_err(fail)?.into(),
+            Some(image),
+            len_bytes,
+            true,
+            Durability::Power,
+        )?;
+        let superblock = read_superblock(&first_look)?;
+        drop(first_look);
+        let identity = Identity::of(&superblock, boot_id());
+        let (arena, durability) = match find(&identity, noted) {
+            Found::Arena(arena, durability) => (arena, durability),
+            Found::OtherBuild => return Err(AdoptError::OtherBuild { path: image.to_path_buf() }),
+            Found::Nothing => return Err(AdoptError::NotFound { path: image.to_path_buf() }),
+        };
+        Ok(Orphaned { file, len_bytes, superblock, arena, durability })
+    }
 }
 
 /// The kernel's pages and descriptors of files ended with the dead mount, which counted them. Nobody else would count them down: such
