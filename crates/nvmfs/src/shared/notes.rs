@@ -15,7 +15,8 @@
 use super::image_id;
 use heddle_vfs::unmapped::{is_one_user, is_own_user};
 use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat, unlinkat,
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, renameat, statat,
+    unlinkat,
 };
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
@@ -120,11 +121,11 @@ impl Note {
 
 impl Drop for Note {
     fn drop(&mut self) {
-        // Only this daemon's own note: a daemon that took over has written another one.
-        let there =
-            openat(&self.dir, &self.name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
-        let same = |there: OwnedFd| Some(image_id(&there).ok()? == image_id(&self.file).ok()?);
-        if !self.stays && there.ok().and_then(same) == Some(true) {
+        // Only this daemon's own note: a daemon that took over has written another one. It is not opened: a process that ends for lack
+        // of descriptors has none for that.
+        let there = statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        let same = |there: Stat, own: Stat| (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino);
+        if !self.stays && there.is_ok_and(|there| fstat(&self.file).is_ok_and(|own| same(there, own))) {
             let _ = unlinkat(&self.dir, &self.name, AtFlags::empty());
         }
     }
