@@ -156,9 +156,12 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
     limits::raise();
     // A wrong mount point is reported before the image, or a process that holds it, is touched.
     let place = MountPoint::check(&args.dir, &source_of(args))?;
+    // So is a log that cannot be written: nobody would see a message of the process in the background.
+    let log = if args.tell_ready { log::open(options.log.as_deref())? } else { None };
+    let target = serving::Target { place, log };
     match heddle_f2fs::is_f2fs(&args.image) {
-        true => serving::serve(args, options, f2fs::open(args, options)?, signals, place),
-        false => serving::serve(args, options, nvm::open(args, options)?, signals, place),
+        true => serving::serve(args, options, f2fs::open(args, options)?, signals, target),
+        false => serving::serve(args, options, nvm::open(args, options)?, signals, target),
     }
 }
 

@@ -223,10 +223,8 @@ fn no_command_waits_for_the_other_end_of_a_pipe() {
         (&["stat", &pipe], 1),
         (&["top", "-n", "1", &pipe], 1),
         (&["run", "--image", &pipe, "--", "true"], 1),
-        (&["mount", "-o", &log, &place.image(), &place.mnt()], 0),
+        (&["mount", "-o", &log, &place.image(), &place.mnt()], 1),
     ];
-    // The last command mounts.
-    let _mounted = Mounted(&place);
     for (words, code) in commands {
         let said = fs::File::create(place.path("said")).unwrap();
         let mut running = command(words).stderr(said).spawn().unwrap();
@@ -238,7 +236,7 @@ fn no_command_waits_for_the_other_end_of_a_pipe() {
         let _ = running.kill();
         let said = fs::read_to_string(place.path("said")).unwrap();
         assert_eq!(ended.and_then(|status| status.code()), Some(code), "{words:?}: {said}");
-        let causes = ["neither a directory nor an image", "no log of this mount", "is not an F2FS image"];
+        let causes = ["neither a directory nor an image", "log: cannot write", "is not an F2FS image"];
         assert!(causes.iter().any(|cause| said.contains(cause)), "{said}");
     }
 }

@@ -159,6 +159,25 @@ fn a_log_that_the_mount_would_cover_is_refused() {
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
 }
 
+/// The mount went to the background, and its messages nowhere.
+#[test]
+fn a_mount_whose_named_log_cannot_be_written_is_refused() {
+    if !own_namespace() {
+        return;
+    }
+    for variant in ["heddle", "f2fs"] {
+        let place = Place::new();
+        let (image, dir) = (place.image(), place.mnt());
+        heddle(&["mkfs", "--variant", variant, "--size", "64M", &image]).ok();
+        let before = fs::read(&image).unwrap();
+        for log in [place.text("none/log"), place.mnt()] {
+            let said = heddle(&["mount", "-o", &format!("log={log}"), &image, &dir]);
+            said.failed(1, &["-o log", &log, "Choose another file"]);
+        }
+        assert!(fs::read(&image).unwrap() == before, "{variant}: the image is not touched");
+    }
+}
+
 #[test]
 fn a_refused_mount_leaves_the_device_of_the_log_as_it_was() {
     if !own_namespace() {

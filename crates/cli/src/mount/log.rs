@@ -1,29 +1,38 @@
 //! The log of a mount in the background.
 
+use anyhow::{Result, anyhow};
 use heddle_console::output::talk;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Opens the log for appending. If that fails, reports it: the mount works without a log.
-pub fn open(asked: Option<&Path>) -> Option<File> {
-    let path = asked.map(Path::to_path_buf).or_else(usual)?;
-    if asked.is_none()
-        && let Some(above) = path.parent()
-    {
+/// Opens the log for appending. Without the usual one the mount works, and this is reported.
+///
+/// # Errors
+/// The log that the user has named cannot be written.
+pub fn open(asked: Option<&Path>) -> Result<Option<File>> {
+    if let Some(path) = asked {
+        let refused =
+            |error| anyhow!("-o log: cannot write {}: {error}. Choose another file", path.display());
+        return Ok(Some(append(path).map_err(refused)?));
+    }
+    let Some(path) = usual() else { return Ok(None) };
+    if let Some(above) = path.parent() {
         // An error here makes the open below fail, with a reason.
         let _ = std::fs::create_dir_all(above);
     }
-    // Does not block: a pipe without a reader is refused.
-    let opened = File::options().append(true).create(true).custom_flags(libc::O_NONBLOCK).open(&path);
-    opened
-        .map_err(|error| {
-            talk(&format!(
-                "heddle: no log of this mount: cannot write {}: {error}. Choose another with -o log=FILE",
-                path.display()
-            ));
-        })
-        .ok()
+    let opened = append(&path).map_err(|error| {
+        talk(&format!(
+            "heddle: no log of this mount: cannot write {}: {error}. Choose another with -o log=FILE",
+            path.display()
+        ));
+    });
+    Ok(opened.ok())
+}
+
+/// Does not block: a pipe without a reader is refused.
+fn append(path: &Path) -> std::io::Result<File> {
+    File::options().append(true).create(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
 fn usual() -> Option<PathBuf> {

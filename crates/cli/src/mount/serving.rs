@@ -1,7 +1,7 @@
 //! Serves an opened image of any engine until it is unmounted, then closes it.
 
 use super::options::Options;
-use super::{Args, background, log, metrics, metrics::Metrics, ready, source_of};
+use super::{Args, background, metrics, metrics::Metrics, ready, source_of};
 use crate::unmount_report::UnmountReport;
 use anyhow::{Result, bail};
 use heddle_console::output::talk;
@@ -59,16 +59,22 @@ pub trait OpenImage: Sized {
     fn close(self, end: End, unmount_report: &UnmountReport) -> Result<()>;
 }
 
+/// Where a mount is to be, and its log, opened before the mount is there: this process must never wait for its own mount.
+pub struct Target {
+    pub place: MountPoint,
+    pub log: Option<File>,
+}
+
 /// Serves until it is unmounted.
 pub fn serve(
     args: &Args,
     options: &Options,
     image: impl OpenImage,
     mut signals: Signals,
-    place: MountPoint,
+    target: Target,
 ) -> Result<()> {
     let unmount_report = UnmountReport::of(&args.image);
-    let begun = begin(args, options, &image, place, &mut signals);
+    let begun = begin(args, options, &image, target, &mut signals);
     let serving = match begun {
         Ok(serving) => serving,
         Err(error) => {
@@ -94,15 +100,13 @@ fn begin(
     args: &Args,
     options: &Options,
     image: &impl OpenImage,
-    place: MountPoint,
+    Target { place, log }: Target,
     signals: &mut Signals,
 ) -> Result<Serving> {
     stop_if_told(args, signals)?;
     let start = |at| metrics::start(image.counters(), at, options.metrics_group);
     let metrics = options.metrics.as_ref().map(start).transpose()?;
     let attach_server = image.open_attach_socket(args, options);
-    // Before the mount is there: this process must never wait for its own mount.
-    let log = if args.tell_ready { log::open(options.log.as_deref()) } else { None };
     let mut shown = shown_as(args, options, attach_server.as_ref());
     if image.is_held_by_clients() {
         // Descriptors of the dead mount are unknown to this one, so it cannot tell which files others change meanwhile.
