@@ -178,6 +178,22 @@ fn a_mount_whose_named_log_cannot_be_written_is_refused() {
     }
 }
 
+/// It was accepted, and had no effect.
+#[test]
+fn a_read_only_mount_of_an_f2fs_image_takes_no_durability() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::new();
+    let _left = Left(vec![place.mnt()]);
+    heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", &place.image()]).ok();
+    for durability in ["process", "power"] {
+        let options = format!("log=/dev/null,ro,durability={durability}");
+        heddle(&["mount", "--variant", "f2fs-nl", "-o", &options, &place.image(), &place.mnt()])
+            .failed(2, &["-o durability", "Leave out ro"]);
+    }
+}
+
 #[test]
 fn a_refused_mount_leaves_the_device_of_the_log_as_it_was() {
     if !own_namespace() {

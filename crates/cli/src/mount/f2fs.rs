@@ -44,6 +44,11 @@ pub fn open(args: &Args, options: &Options) -> Result<F2fsImage> {
              and for the memory of a node log"
         )));
     }
+    if options.durability.is_some() && options.read_only {
+        return Err(usage(format!(
+            "-o durability: a mount of {name} that is read-only writes no node log. Leave out ro, or leave out durability"
+        )));
+    }
     limit_of_files(&args.image)?;
     wait_until_free(&args.image, options);
     if let Some(nvm) = &options.nvm {
