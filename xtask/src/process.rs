@@ -1,13 +1,14 @@
 //! Child processes with a time limit: a test that hangs is a failed test, not a lost evening.
 //!
 //! The children stay in the terminal's process group, so that Ctrl-C reaches them; at the limit the whole tree is
-//! killed by walking `/proc` for descendants.
+//! killed by walking `/proc` for descendants. If a signal ends the chore alone, the kernel ends its children.
 
 mod clock;
 mod kill;
 #[cfg(test)]
 mod tests;
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -78,7 +79,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<()> {
 /// A program that cannot be started, or is still running at the limit.
 pub fn status(command: &mut Command, limit: Duration) -> Result<ExitStatus> {
     let shown = show(command);
-    let mut child = command.spawn().with_context(|| format!("cannot start {shown}"))?;
+    let mut child = spawn(command)?;
     wait(&mut child, limit).with_context(|| format!("waiting for {shown}"))
 }
 
@@ -99,7 +100,7 @@ pub fn is_roots(status: &str) -> bool {
 /// # Errors
 /// A program that cannot be started, or cannot be ended.
 pub fn watched(command: &mut Command, mut look: impl FnMut(Duration) -> bool) -> Result<Option<ExitStatus>> {
-    let mut child = command.spawn().with_context(|| format!("cannot start {}", show(command)))?;
+    let mut child = spawn(command)?;
     let mut used = clock::Used::new();
     loop {
         if let Some(status) = child.try_wait()? {
@@ -111,6 +112,27 @@ pub fn watched(command: &mut Command, mut look: impl FnMut(Duration) -> bool) ->
         }
         std::thread::sleep(clock::LOOK);
     }
+}
+
+/// Starts a child that ends with the thread that starts it, at the latest.
+fn spawn(command: &mut Command) -> Result<Child> {
+    // SAFETY: `prctl` gets no pointer, and may be called between fork and exec.
+    unsafe {
+        command.pre_exec(|| match prctl(SET_DEATH_SIGNAL, TERMINATE) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    command.spawn().with_context(|| format!("cannot start {}", show(command)))
+}
+
+/// `PR_SET_PDEATHSIG` (`linux/prctl.h`).
+const SET_DEATH_SIGNAL: i32 = 1;
+/// SIGTERM.
+const TERMINATE: std::ffi::c_ulong = 15;
+
+unsafe extern "C" {
+    fn prctl(option: i32, ...) -> i32;
 }
 
 fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus> {

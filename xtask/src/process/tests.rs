@@ -1,6 +1,7 @@
 //! Limits and failures of children; which users count as root.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 
 use super::*;
 
@@ -20,6 +21,24 @@ fn a_hanging_child_is_killed_at_its_limit_with_its_children() {
         assert!(Instant::now() < deadline, "the sleeper {sleeper} outlived the limit");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// A signal that ended `cargo xtask floors` left its `heddle fxmark` running. The kernel counts threads.
+#[test]
+fn a_child_ends_with_the_thread_that_waits_for_it() {
+    let mut sleep = Command::new("sleep");
+    let started = std::thread::spawn(move || spawn(sleep.arg("97532")).unwrap());
+    let mut child = started.join().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let ended = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break Some(status),
+            None if Instant::now() >= deadline => break None,
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let _ = child.kill();
+    assert_eq!(ended.and_then(|status| status.signal()), Some(15), "{ended:?}");
 }
 
 /// The daemon's own process waits for the daemon: before the connection was aborted, the wait for it had no end.
