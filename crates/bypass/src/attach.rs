@@ -2,10 +2,17 @@
 //!
 //! State       a list that only grows, with an entry for each mount of which a descriptor was seen: heddle's with its engine, foreign,
 //!             or refused. If threads met a mount at once, it has an entry for each of them, and the newest one is used.
-//! Invariants  A1  an entry is never freed. A refused entry attaches at most once, unless asking takes longer than `ASKING_MAX`; an
-//!                 engine is detached at most once.
-//!             A2  when an engine is detached, no thread uses a file of it or opens one. [`Attachments::let_go`] also needs that none
-//!                 exists.
+//! Invariants  A1  entries and attachments are never freed. A refused entry attaches at most once, unless asking takes longer than
+//!                 `ASKING_MAX`; an engine is detached at most once.
+//!             A2  when an engine is detached, no thread uses a file of any engine or opens one. [`Attachments::let_go`] also needs that
+//!                 none exists.
+//!             A3  a lock or shared mapping that this process has through an attachment counts in its `holds`, and in `HOLDS`, before
+//!                 the kernel grants it. Each attachment is in `ALL`.
+//!
+//! Holds       A refused call takes back its own count alone. So of two calls at once the refused one does not hide the granted one.
+//!             A thread looks for a takeover before it counts, so that a refusal mostly changes nothing, and again afterwards. If a
+//!             takeover comes later, the count was there before: calls that see the new daemon see the count. A daemon is compared
+//!             with the later ones of the same attachment alone, because different file systems may name their daemons alike.
 //!
 //! A mount is known by its device and its unique number: a later file system with the same device number is
 //! another mount.
@@ -31,9 +38,10 @@ const AGAIN_AFTER_TIMES: u32 = 20;
 /// time.
 const ASKING_MAX: Duration = Duration::from_secs(30);
 
-/// This process has locked a file through a heddle mount, or mapped one shared. One file system may have several places, so this counts
-/// for all mounts.
-static HAS_HOLDS: AtomicBool = AtomicBool::new(false);
+/// The number of holds of all attachments (A3).
+static HOLDS: AtomicU64 = AtomicU64::new(0);
+/// The newest attachment, in a list that only grows.
+static ALL: AtomicPtr<Attachment> = AtomicPtr::new(std::ptr::null_mut());
 
 /// A mount whose engine this process has attached to.
 pub struct Attachment {
@@ -47,6 +55,33 @@ pub struct Attachment {
     mapped_by: AtomicU32,
     /// The daemon behind the mount, as the engine names it.
     daemon: u64,
+    /// The number of locks and shared mappings that were granted, or are being asked for. It is not lowered when one ends.
+    holds: AtomicU64,
+    /// The attachment that was made before.
+    older: AtomicPtr<Attachment>,
+}
+
+/// A lock or shared mapping that the kernel is being asked for.
+pub struct Hold(&'static Attachment);
+
+impl Hold {
+    fn begin(at: &'static Attachment) -> Hold {
+        at.holds.fetch_add(1, Ordering::SeqCst);
+        HOLDS.fetch_add(1, Ordering::SeqCst);
+        Hold(at)
+    }
+
+    /// The kernel has granted it.
+    pub fn granted(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        HOLDS.fetch_sub(1, Ordering::SeqCst);
+        self.0.holds.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 // SAFETY: threads share the engine by reference. Only `let_go` changes it, once, while no reference exists
@@ -54,10 +89,30 @@ pub struct Attachment {
 unsafe impl Sync for Attachment {}
 
 impl Attachment {
-    pub(crate) fn new(fs: NvmFs, dev: u64) -> Attachment {
+    pub(crate) fn new(fs: NvmFs, dev: u64) -> &'static Attachment {
         let daemon = fs.daemon();
-        let fs = UnsafeCell::new(ManuallyDrop::new(fs));
-        Attachment { fs, gone: AtomicBool::new(false), dev, mapped_by: AtomicU32::new(0), daemon }
+        Attachment::of_daemon(fs, dev, daemon)
+    }
+
+    fn of_daemon(fs: NvmFs, dev: u64, daemon: u64) -> &'static Attachment {
+        let at: &'static Attachment = Box::leak(Box::new(Attachment {
+            fs: UnsafeCell::new(ManuallyDrop::new(fs)),
+            gone: AtomicBool::new(false),
+            dev,
+            mapped_by: AtomicU32::new(0),
+            daemon,
+            holds: AtomicU64::new(0),
+            older: AtomicPtr::default(),
+        }));
+        let mut newest = ALL.load(Ordering::SeqCst);
+        loop {
+            at.older.store(newest, Ordering::SeqCst);
+            let this = std::ptr::from_ref(at).cast_mut();
+            match ALL.compare_exchange(newest, this, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return at,
+                Err(now) => newest = now,
+            }
+        }
     }
 
     /// The engine.
@@ -68,19 +123,22 @@ impl Attachment {
         unsafe { &*self.fs.get() }
     }
 
-    /// Notes that this process locks or maps a file through this mount. Returns false if the mount's daemon is dead and another one has
-    /// taken over: no lock through this mount keeps anybody out then, and nobody else sees a store to a mapping.
-    pub(crate) fn note_hold(&self) -> bool {
-        HAS_HOLDS.store(true, Ordering::SeqCst);
-        !self.has_lost_holds()
+    /// Notes that this process is about to lock or map a file through this mount. Returns `None` if the mount's daemon is dead and another
+    /// one has taken over: no lock through this mount keeps anybody out then, and nobody else sees a store to a mapping.
+    pub(crate) fn begin_hold(&'static self) -> Option<Hold> {
+        let is_taken_over = || self.fs().daemon() != self.daemon;
+        if is_taken_over() {
+            return None;
+        }
+        let hold = Hold::begin(self);
+        (!is_taken_over()).then_some(hold)
     }
 
-    /// Returns true if this process has locked or mapped files through this mount, and another daemon has taken over since. The locks went
-    /// with the dead mount, so others may change what they protected; its mappings show pages of the dead mount. So no call may be served
-    /// any more.
+    /// Returns true if another daemon has taken over this mount, and this process has holds that went with a dead daemon: others may change
+    /// what its locks protected, and its mappings show pages of the dead mount. So no call may be served any more.
     #[inline]
     pub(crate) fn has_lost_holds(&self) -> bool {
-        HAS_HOLDS.load(Ordering::SeqCst) && self.fs().daemon() != self.daemon
+        HOLDS.load(Ordering::SeqCst) != 0 && self.fs().daemon() != self.daemon && any_hold_is_lost()
     }
 
     /// With `HEDDLE_PREFAULT=1` maps the whole image, once per process: first stores then cost no page
@@ -93,6 +151,22 @@ impl Attachment {
             self.fs().map_all();
         }
     }
+}
+
+/// Returns true if a daemon that granted a hold has been replaced. All mounts count: one file system may have several places, and a lock in
+/// one may protect files of another. The caller uses a file of an engine, so none is detached meanwhile (A2).
+#[cold]
+fn any_hold_is_lost() -> bool {
+    let mut next = ALL.load(Ordering::SeqCst).cast_const();
+    // SAFETY: A1: null, or an attachment that is never freed.
+    while let Some(at) = unsafe { next.as_ref() } {
+        let counts = at.holds.load(Ordering::SeqCst) != 0 && !at.gone.load(Ordering::SeqCst);
+        if counts && at.fs().daemon() != at.daemon {
+            return true;
+        }
+        next = at.older.load(Ordering::SeqCst);
+    }
+    false
 }
 
 /// The answer for one mount.
@@ -304,7 +378,7 @@ fn ask_mount(kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> Result<MountAnswer
         return Ok(MountAnswer::Foreign);
     }
     match client::attach(fd) {
-        Ok(fs) => Ok(MountAnswer::Ours(Box::leak(Box::new(Attachment::new(fs, kernel_stat.dev))))),
+        Ok(fs) => Ok(MountAnswer::Ours(Attachment::new(fs, kernel_stat.dev))),
         Err(AttachError::NotMounted) => Ok(MountAnswer::Foreign),
         Err(why) => Err(why.to_string()),
     }

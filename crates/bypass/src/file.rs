@@ -19,7 +19,7 @@ mod others;
 
 use crate::append::Append;
 use crate::args;
-use crate::attach::Attachment;
+use crate::attach::{Attachment, Hold};
 use crate::error::errno_of;
 use crate::kernel_stat::KernelStat;
 use crate::lock::Lock;
@@ -113,9 +113,10 @@ impl File {
         drop(self.lock.hold());
     }
 
-    /// Notes that this process locks or maps the file. Returns false if no lock through this descriptor keeps anybody out any more.
-    pub fn note_hold(&self) -> bool {
-        self.at.note_hold()
+    /// Notes that this process is about to lock or map the file. Returns `None` if no lock through this descriptor keeps anybody out any
+    /// more.
+    pub fn begin_hold(&self) -> Option<Hold> {
+        self.at.begin_hold()
     }
 
     /// Returns true if a write takes privileges away from the file (set-id bits, capabilities). The mount's

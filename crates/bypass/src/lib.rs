@@ -33,7 +33,7 @@ mod vector;
 mod words;
 
 pub use args::may_be_there;
-pub use attach::{Attachment, Attachments, MountAnswer};
+pub use attach::{Attachment, Attachments, Hold, MountAnswer};
 pub use error::{Errno, errno_of};
 pub use file::{File, Passed, Served};
 pub use heddle_nvmfs::{BadBuffer, after_fault, copy_of_callers, this_thread_is_inside};

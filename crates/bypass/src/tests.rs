@@ -41,7 +41,7 @@ impl Scene {
         let kernel_stat = KernelStat::of(kernels.as_fd()).unwrap();
         let owner = SetAttr { uid: Some(kernel_stat.uid), gid: Some(kernel_stat.gid), ..SetAttr::default() };
         fs.setattr(&root(), theirs.ino, None, &owner).unwrap();
-        let at = Box::leak(Box::new(Attachment::new(fs.clone(), DEV)));
+        let at = Attachment::new(fs.clone(), DEV);
         Scene { at, fs, theirs, kernels, _volume: volume, _alone: ONE_TEST.lock() }
     }
 

@@ -27,7 +27,23 @@ fn engine() -> &'static Attachment {
     format_region(&region, Variant::Heddle).unwrap();
     let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
     let volume = Box::leak(Box::new(mount(region, &options).unwrap()));
-    Box::leak(Box::new(Attachment::new(volume.fs(), 1)))
+    Attachment::new(volume.fs(), 1)
+}
+
+#[test]
+fn only_a_granted_hold_is_lost_in_a_takeover() {
+    let serving = engine();
+    // The same file system, met before its present daemon took over.
+    let earlier = Attachment::of_daemon(NvmFs::clone(serving.fs()), 1, serving.daemon + 1);
+    assert!(earlier.begin_hold().is_none() && !earlier.has_lost_holds(), "a refused one");
+    serving.begin_hold().unwrap().granted();
+    assert!(!earlier.has_lost_holds(), "one of the daemon that serves");
+    drop(Hold::begin(earlier));
+    assert!(!earlier.has_lost_holds(), "one that the kernel refused");
+    let (granted, refused) = (Hold::begin(earlier), Hold::begin(earlier));
+    granted.granted();
+    drop(refused);
+    assert!(earlier.has_lost_holds() && !serving.has_lost_holds());
 }
 
 #[test]

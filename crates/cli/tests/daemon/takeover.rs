@@ -242,6 +242,45 @@ fn who_had_locked_a_file_does_not_write_without_the_lock() {
     }
 }
 
+/// Locks and maps through the old descriptors only when told, and then through a new one.
+const LOCKS_LATE: &str = r"
+import ctypes, fcntl, mmap, os, sys
+c = ctypes.CDLL(None, use_errno=True)
+def tries(call):
+    try: call(); print('done', flush=True)
+    except OSError as e: print(e.errno, flush=True)
+def maps_by_number(fd):
+    if c.syscall(9 if os.uname().machine == 'x86_64' else 222, None, 4096, 3, mmap.MAP_SHARED, fd, None) == -1:
+        raise OSError(ctypes.get_errno(), '')
+f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+other = os.open(sys.argv[1] + '.log', os.O_RDWR | os.O_CREAT)
+tries(lambda: os.pwrite(f, b'first' * 1000, 0))
+os.pwrite(other, b'first', 0)
+sys.stdin.readline()
+tries(lambda: fcntl.lockf(f, fcntl.LOCK_EX))
+tries(lambda: fcntl.flock(f, fcntl.LOCK_EX))
+tries(lambda: mmap.mmap(f, 4096))
+tries(lambda: maps_by_number(f))
+tries(lambda: os.pwrite(f, b'again', 0))
+new = os.open(sys.argv[1], os.O_RDWR)
+tries(lambda: fcntl.lockf(new, fcntl.LOCK_EX))
+tries(lambda: os.pread(f, 5, 0))
+tries(lambda: os.pwrite(other, b'again', 0))
+";
+
+/// One refused lock or mapping, or a lock of the new mount, made every call on the old descriptors fail.
+#[test]
+fn what_is_refused_after_a_takeover_takes_no_descriptor_away() {
+    let Some(_alone) = alone() else { return };
+    build_preload();
+    let place = Place::with_image("heddle");
+    let (mounted, said) = said_after_a_takeover(&place, LOCKS_LATE, "");
+    assert_eq!(said, ["107", "107", "107", "107", "done", "done", "done", "done"]);
+    for name in ["file", "file.log"] {
+        assert_eq!(fs::read(mounted.path(name)).unwrap()[..5], *b"again", "{name}");
+    }
+}
+
 /// Maps the file and stores to it; when told, prints what its calls give.
 const MAPS_AND_WRITES: &str = r"
 import mmap, os, sys

@@ -6,6 +6,7 @@
 //! served.
 
 use super::data;
+use super::descriptor_numbers::holding_on;
 use crate::counts::Count;
 use crate::table::{Used, holding, is_of_an_engine, is_ours, using};
 use crate::undelayed::refused;
@@ -31,17 +32,24 @@ fn of_an_engine(fd: c_int) -> Option<BorrowedFd<'static>> {
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) }).filter(|fd| is_of_an_engine(*fd))
 }
 
+/// Makes a call that maps a file. On a descriptor of a dead mount, in whose place another daemon serves, nobody else would see stores to a
+/// shared mapping: it fails.
+pub fn mapping<T: Copy + PartialEq>(fd: c_int, flags: c_int, failed: T, call: impl FnOnce() -> T) -> T {
+    let call = || {
+        before_mapping(fd);
+        call()
+    };
+    if flags & libc::MAP_TYPE == libc::MAP_PRIVATE { call() } else { holding_on(fd, failed, call) }
+}
+
 /// Refreshes the file size that the kernel knows, before it maps the file. The kernel keeps that size.
-pub fn before_mapping(fd: c_int, flags: c_int) {
+fn before_mapping(fd: c_int) {
     let errno = real::errno();
     let maps = |fd| {
         KernelStat::maps(fd);
         KernelStat::refresh_for_mapping(fd);
     };
     if let Some(used) = holding(fd) {
-        if flags & libc::MAP_TYPE != libc::MAP_PRIVATE {
-            used.file().note_hold();
-        }
         maps(used.fd());
     } else if let Some(unknown) = of_an_engine(fd) {
         maps(unknown);
@@ -49,7 +57,7 @@ pub fn before_mapping(fd: c_int, flags: c_int) {
     real::set_errno(errno);
 }
 
-macro_rules! mapping {
+macro_rules! mappings {
     ($($name:ident),*) => {$(
         /// As mmap(2). The file's pages are the kernel's from then on, and so are all calls on it (`heddle_bypass`).
         ///
@@ -64,15 +72,13 @@ macro_rules! mapping {
             fd: c_int,
             from: i64,
         ) -> *mut c_void {
-            if flags & libc::MAP_ANONYMOUS == 0 {
-                before_mapping(fd, flags);
-            }
             // SAFETY: the caller's promise.
-            unsafe { real::$name(at, len, protection, flags, fd, from) }
+            let call = || unsafe { real::$name(at, len, protection, flags, fd, from) };
+            if flags & libc::MAP_ANONYMOUS != 0 { call() } else { mapping(fd, flags, libc::MAP_FAILED, call) }
         }
     )*};
 }
-mapping!(mmap, mmap64);
+mappings!(mmap, mmap64);
 
 /// A call of the kernel between two descriptors, which may block. A descriptor whose position is null gets
 /// the kernel's offset.

@@ -193,11 +193,22 @@ same! { [flock] (fd: c_int, operation: c_int) { |call| locking(fd, call) } }
 /// Makes a call that locks a file. On a descriptor of a dead mount, in whose place another daemon serves, the kernel would lock what nobody
 /// else can see: the call fails.
 pub fn locking(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
-    if holding(fd).is_some_and(|used| !used.file().note_hold()) {
+    holding_on(fd, -1, call)
+}
+
+/// Makes a call that locks a file or maps it shared, and returns `failed` if it gets nothing.
+pub fn holding_on<T: Copy + PartialEq>(fd: c_int, failed: T, call: impl FnOnce() -> T) -> T {
+    let Some(used) = holding(fd) else { return call() };
+    let Some(hold) = used.file().begin_hold() else {
         real::set_errno(libc::ENOTCONN);
-        return -1;
+        return failed;
+    };
+    drop(used);
+    let done = call();
+    if done != failed {
+        hold.granted();
     }
-    call()
+    done
 }
 
 /// From now on the offset is the kernel's.

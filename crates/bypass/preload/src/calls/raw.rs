@@ -3,6 +3,7 @@
 //! Data calls made this way go through the mount. Those that use the offset give it to the kernel, for ever.
 
 use super::children::{before_clone, before_copy, before_sending, before_sending_all, forking};
+use super::copies::mapping;
 use super::descriptor_numbers::{before_close_range, closing, control, give_away, locking};
 use super::exec::executing;
 use super::ioctls::with_our_offset_and_size;
@@ -35,6 +36,9 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
     if n == libc::SYS_flock {
         return locking(fd, || call() as c_int).into();
     }
+    if n == libc::SYS_mmap && d as c_int & libc::MAP_ANONYMOUS == 0 {
+        return mapping(e as c_int, d as c_int, -1, call);
+    }
     if n == libc::SYS_ioctl {
         return with_our_offset_and_size(fd, b as u64, call);
     }
@@ -55,7 +59,7 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
         Ok(done) => return done,
         Err(call) => call,
     };
-    before(n, [a, b, c, d, e]);
+    before(n, [a, b, c]);
     let done = call();
     if done >= 0 {
         after(n, done as c_int);
@@ -83,7 +87,7 @@ fn clone3(at: i64) -> Option<(u64, u64)> {
     unsafe { fault::load(pointer::<[u64; STACK + 1]>(at as usize)) }.map(|words| (words[0], words[STACK]))
 }
 
-fn before(n: i64, [a, b, c, d, e]: [i64; 5]) {
+fn before(n: i64, [a, b, c]: [i64; 3]) {
     let fd = a as c_int;
     match n {
         libc::SYS_close_range => before_close_range(a as u32, b as u32, c as c_int),
@@ -101,9 +105,6 @@ fn before(n: i64, [a, b, c, d, e]: [i64; 5]) {
                 give_away(fd);
                 super::copies::refresh_kernel_size(fd);
             }
-        }
-        libc::SYS_mmap if d as c_int & libc::MAP_ANONYMOUS == 0 => {
-            super::copies::before_mapping(e as c_int, d as c_int)
         }
         libc::SYS_sendmsg => before_sending(pointer(b as usize)),
         libc::SYS_sendmmsg => before_sending_all(pointer(b as usize), c as u32),
