@@ -79,6 +79,9 @@ traps! {
     a_thread_that_may_only_read_and_write_does = "rights/strict", ["write", "seek"];
     /// Opening its first file of a mount under the filter ended the program.
     a_program_behind_a_filter_of_system_calls_attaches_to_nothing = "rights/filtered", [];
+    /// It ended at its start, or at its first open.
+    a_program_born_under_a_deadly_filter_lives = "rights/born_filtered", [];
+    a_filter_that_refuses_membarrier_changes_nothing = "rights/born_without_barriers", ["write", "opened"];
     /// A touch of what the program itself had added was its end.
     a_file_that_grows_under_its_mapping_is_there = "edges/grown", ["write", "resize"];
     a_thread_that_writes_for_ever_can_be_cancelled = "edges/cancelled", ["write"];

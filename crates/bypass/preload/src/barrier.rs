@@ -1,15 +1,16 @@
 //! A barrier in every thread of the process, executed by one of them: so calls need no barrier of their own.
 //!
-//! State       whether the kernel supports that (membarrier(2), Linux 4.14). If it does not, every call executes a barrier.
+//! State       whether the kernel does that (membarrier(2), Linux 4.14). If it does not, or may not be asked, every call executes a
+//!             barrier.
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
 static EACH_CALL: AtomicBool = AtomicBool::new(true);
 
-/// Called when the library is loaded. A forked child inherits the result; another program in this process
-/// starts again.
-pub fn start() {
-    let can = membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+/// Called when the library is loaded, and in a forked child. Unless `may_ask`, the kernel is not asked: a filter of system calls may end
+/// the program for that.
+pub fn start(may_ask: bool) {
+    let can = may_ask && membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
     // ORDERING: Relaxed, before there is a second thread.
     EACH_CALL.store(!can, Ordering::Relaxed);
 }

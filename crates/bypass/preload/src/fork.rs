@@ -3,7 +3,7 @@
 use crate::handlers::Frame;
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, clear_other_threads, this_thread};
-use crate::{barrier, descriptor_numbers, real, report, signals, table};
+use crate::{barrier, descriptor_numbers, inherited_filter, real, report, signals, table};
 use heddle_bypass::Words;
 use heddle_bypass::fork_gate::{self, Waiter};
 use libc::{c_int, c_void};
@@ -25,7 +25,11 @@ static END: extern "C" fn() = end;
 extern "C" fn start() {
     #[cfg(feature = "planted")]
     heddle_bypass::planted::plant_from_environment();
-    barrier::start();
+    inherited_filter::start();
+    if inherited_filter::is_deadly() {
+        table::take_up_nothing_more();
+    }
+    barrier::start(table::may_take_up());
     report::start();
     signals::start();
     be_first();
@@ -165,7 +169,7 @@ pub extern "C" fn after_in_child() {
         // The child shares its memory with no process.
         this_thread().vfork_in.set(0);
     }
-    barrier::start();
+    barrier::start(table::may_take_up());
     table::reset_in_child();
     descriptor_numbers::reset_in_child();
     each(|_, descriptor| {
@@ -215,7 +219,7 @@ impl Copied {
             fork_gate::reset_in_child();
             heddle_bypass::this_is_a_child();
             this_thread().vfork_in.set(0);
-            barrier::start();
+            barrier::start(false);
             descriptor_numbers::reset_in_child();
             clear_other_threads();
             table::forget_all_in_child();

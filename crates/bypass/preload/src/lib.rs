@@ -28,6 +28,7 @@ mod descriptor_numbers;
 mod fault;
 mod fork;
 mod handlers;
+mod inherited_filter;
 mod loader;
 mod memory;
 mod patience;

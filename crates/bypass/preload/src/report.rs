@@ -2,6 +2,7 @@
 //! `HEDDLE_REPORT=FILE`: a line of JSON for each process, written when it ends or executes another program.
 
 use crate::counts::{COUNTS, Counts, REASONS};
+use crate::inherited_filter;
 use crate::table::MOUNTS;
 use crate::thread::{is_beside_in_this_memory, records, this_thread};
 use std::ffi::OsString;
@@ -28,6 +29,9 @@ pub fn write_none() {
 static HAS_LIBRARY_APART: AtomicBool = AtomicBool::new(false);
 const APART: &str =
     "the program has loaded a library by dlmopen, or with RTLD_DEEPBIND: it works through the mounts";
+
+const FILTER: &str = "the program was started under a filter of system calls that ends it for membarrier(2), socket(2), statx(2) or \
+                      ioctl(2), or that lets it make no child to try: it works through the mounts";
 
 /// Called before such a library is loaded.
 pub fn has_library_apart() {
@@ -98,7 +102,8 @@ fn line() -> String {
     comma = "";
     // ORDERING: Relaxed, as above.
     let apart = HAS_LIBRARY_APART.load(Relaxed).then_some(APART);
-    for why in MOUNTS.refusals().chain(apart) {
+    let filter = inherited_filter::is_deadly().then_some(FILTER);
+    for why in MOUNTS.refusals().chain(apart).chain(filter) {
         let _ = write!(line, "{comma}{}", quoted(why));
         comma = ",";
     }

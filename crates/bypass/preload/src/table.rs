@@ -51,8 +51,8 @@ static LETTING_GO: AtomicBool = AtomicBool::new(false);
 /// True: a signal handler could not do that, and left it to a later call.
 static TO_BE_LET_GO: AtomicBool = AtomicBool::new(false);
 
-/// True: the program has set a filter of system calls, or one number may mean two files. The kernel serves all
-/// files opened from now on.
+/// True: a filter of system calls may end the program for a call that attaching takes, all memory is locked, or one number may mean two
+/// files. The kernel serves all files opened from now on.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
 /// A file in use by this thread; signal handlers wait meanwhile.
@@ -350,6 +350,11 @@ pub fn take_up_nothing_more() {
     if !this_thread().is_vfork_child() {
         FILTERED.store(true, SeqCst);
     }
+}
+
+/// Returns false if no file is taken up any more.
+pub fn may_take_up() -> bool {
+    !FILTERED.load(SeqCst)
 }
 
 /// From now on one table cannot describe the numbers: one may mean different files for threads that share this memory, a process that

@@ -161,6 +161,20 @@ static void strict(void) {
 
 #define KILLED(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
 
+/* So does a child. */
+static void writes_as_a_file(void) {
+	int status;
+	for (int i = 0; i < 2; i++) {
+		fd = fresh(O_RDWR);
+		CHECK(write(fd, "filtered ", 9) == 9);
+		pid_t child = fork();
+		if (child == 0)
+			_exit(write(fd, "child", 5) != 5);
+		CHECK(waitpid(child, &status, 0) == child && status == 0 && close(fd) == 0);
+		holds("filtered child");
+	}
+}
+
 /* Under a filter that ends a program for what attaching to a mount takes, files of the mount are files. */
 static void filtered(void) {
 	struct sock_filter all[] = {
@@ -169,12 +183,71 @@ static void filtered(void) {
 	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
 	struct sock_fprog program = {sizeof all / sizeof *all, all};
 	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
-	for (int i = 0; i < 2; i++) {
-		fd = fresh(O_RDWR);
-		CHECK(write(fd, "filtered", 8) == 8 && close(fd) == 0);
-		holds("filtered");
-	}
+	writes_as_a_file();
 	CHECK(!mapped());
+}
+
+/* Executes itself under a filter that has this answer to this call. */
+static void under_a_filter(const char *name, const char *calls, unsigned answer) {
+	struct sock_filter all[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, atoi(calls), 0, 1),
+	    BPF_STMT(BPF_RET | BPF_K, answer),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+	struct sock_fprog program = {sizeof all / sizeof *all, all};
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	CHECK(setenv("FILTERED", calls, 1) == 0);
+	execl("/proc/self/exe", "rights", name, file, other, NULL);
+	CHECK(!"executed");
+}
+
+/* A filter that was there before the program ends it for one of the calls that attaching takes. */
+static void born_filtered(void) {
+	static const int calls[] = {SYS_membarrier, SYS_socket, SYS_statx, SYS_ioctl};
+	char text[16];
+	int status;
+	if (getenv("FILTERED")) {
+		writes_as_a_file();
+		CHECK(!mapped());
+		return;
+	}
+	for (int i = 0; i < 4; i++) {
+		pid_t child = fork();
+		if (child == 0) {
+			snprintf(text, sizeof text, "%d", calls[i]);
+			under_a_filter("born_filtered", text, i % 2 ? SECCOMP_RET_KILL_THREAD : SECCOMP_RET_KILL_PROCESS);
+		}
+		CHECK(waitpid(child, &status, 0) == child);
+		if (status != 0)
+			fprintf(stderr, "call %d: status %d\n", calls[i], status);
+		CHECK(status == 0);
+	}
+}
+
+static void *writes_elsewhere(void *arg) {
+	while (!stop)
+		CHECK(pwrite(second, "x", 1, 0) == 1);
+	return arg;
+}
+
+/* A filter that was there before the program only refuses what orders its threads. */
+static void born_without_barriers(void) {
+	char name[4096], text[16];
+	pthread_t thread;
+	snprintf(text, sizeof text, "%d", SYS_membarrier);
+	if (!getenv("FILTERED"))
+		under_a_filter("born_without_barriers", text, SECCOMP_RET_ERRNO | EPERM);
+	snprintf(name, sizeof name, "%s-second", file);
+	second = open(name, O_CREAT | O_RDWR, 0600);
+	CHECK(second >= 0 && pthread_create(&thread, NULL, writes_elsewhere, NULL) == 0);
+	for (int i = 0; i < 200; i++) {
+		fd = fresh(O_RDWR);
+		CHECK(write(fd, "x", 1) == 1 && close(fd) == 0);
+	}
+	CHECK(mapped() == (getenv("LD_PRELOAD") != NULL));
+	stop = 1;
+	CHECK(pthread_join(thread, NULL) == 0 && close(second) == 0);
+	writes_as_a_file();
 }
 
 /* A core of the program is no copy of the image, nor of the mount's memory: each such mapping has "dd" among its flags. */
@@ -291,4 +364,5 @@ static void opens(void) { changes_beside_an_open(getpid() * 2 + (*other == '1'))
 
 TRAPS({"by_handlers", by_handlers}, {"beside", beside}, {"opens", opens}, {"undumped", undumped}, {"locked", locked},
       {"ids", ids_and_capabilities},
-      {"handler", in_a_handler}, {"strict", strict}, {"filtered", filtered})
+      {"handler", in_a_handler}, {"strict", strict}, {"filtered", filtered},
+      {"born_filtered", born_filtered}, {"born_without_barriers", born_without_barriers})
