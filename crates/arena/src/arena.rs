@@ -43,13 +43,21 @@ pub struct Full {
 /// The arena cannot be made or mapped.
 #[derive(thiserror::Error, Debug)]
 pub enum MapError {
-    /// The kernel refused.
+    /// The kernel refused to make it.
     #[error(
         "cannot map an arena of {capacity_bytes} bytes: {source}; ask for less, or raise the limits \
          on address space and on files (ulimit -v, ulimit -f)"
     )]
     Kernel {
-        /// Size asked for, in bytes (0: that of the descriptor).
+        /// Size asked for, in bytes.
+        capacity_bytes: u64,
+        /// The kernel's error.
+        source: std::io::Error,
+    },
+    /// The kernel refused to map one that exists.
+    #[error("cannot map the arena of {capacity_bytes} bytes: {source}")]
+    Existing {
+        /// Its size, in bytes.
         capacity_bytes: u64,
         /// The kernel's error.
         source: std::io::Error,
@@ -110,8 +118,8 @@ impl Arena {
 
     /// Maps the arena that another process made and handed over.
     pub fn attach(fd: OwnedFd) -> Result<Arena, MapError> {
-        let mapping =
-            Mapping::of(fd).map_err(|e| MapError::Kernel { capacity_bytes: 0, source: e.into() })?;
+        let capacity_bytes = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_size as u64);
+        let mapping = Mapping::of(fd).map_err(|e| MapError::Existing { capacity_bytes, source: e.into() })?;
         if (mapping.len_bytes() as u64) < HEADER_BYTES {
             return Err(MapError::Foreign);
         }
@@ -129,9 +137,9 @@ impl Arena {
     /// Maps a shared arena a second time, at another address.
     pub fn map_again(&self) -> Result<Arena, MapError> {
         let fd = self.fd().ok_or(MapError::Private)?;
-        Arena::attach(
-            fd.try_clone_to_owned().map_err(|source| MapError::Kernel { capacity_bytes: 0, source })?,
-        )
+        let capacity_bytes = self.capacity_bytes();
+        let fd = fd.try_clone_to_owned();
+        Arena::attach(fd.map_err(|source| MapError::Existing { capacity_bytes, source })?)
     }
 
     /// Unmaps this process's view by a system call alone. For a signal handler, where nothing may be freed.

@@ -472,6 +472,22 @@ fn what_cannot_be_run_or_attached_to_is_said_in_words() {
     assert!(whys.len() == 1 && whys[0].contains("no_attach"), "{report:?}");
 }
 
+/// It spoke of an arena of 0 bytes, and not of the limit.
+#[test]
+fn a_limit_on_addresses_is_named_where_it_hinders() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let file = mounted.path("file");
+    let write = "ulimit -v 300000; exec python3 -c 'import os, sys; os.write(os.open(sys.argv[1], 65), b\"x\")' \"$0\"";
+    let (out, report) = run(&place, &["sh", "-c", write, file.to_str().unwrap()]);
+    went_well(&out);
+    assert_eq!(fs::read(file).unwrap(), b"x", "it works through the mount");
+    let why = report.iter().find_map(|line| line["refused"][0].as_str()).unwrap();
+    let wanted = format!("{} KiB", (64 << 20) + (8 << 10));
+    assert!(["ulimit -v", "Raise", "300000 KiB", &wanted].iter().all(|what| why.contains(what)), "{why}");
+}
+
 /// What a program finds that `heddle run` starts: closed and open numbers, and whether SIGPIPE is ignored.
 const FINDS: &str =
     "for n in 0 1 2; do [ -e /proc/self/fd/$n ] && printf $n >&9; done; grep SigIgn /proc/self/status >&9";

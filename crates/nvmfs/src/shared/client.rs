@@ -103,6 +103,19 @@ pub enum AttachError {
         /// The fault of the answer.
         what: String,
     },
+    /// The process may not have as many addresses as region and arena take.
+    #[error(
+        "cannot attach through {at}: this process may have {limit_kib} KiB of addresses in all (ulimit -v), and the memory of the mount \
+             takes {wanted_kib} KiB of them. Raise that limit, or use the mount"
+    )]
+    Addresses {
+        /// The address.
+        at: String,
+        /// The addresses that the memory of the mount takes, in the units of `ulimit -v`.
+        wanted_kib: u64,
+        /// The limit of the process.
+        limit_kib: u64,
+    },
     /// Region or arena cannot be mapped.
     #[error("cannot attach through {at}: {why}")]
     Map {
@@ -151,6 +164,37 @@ fn unmappable(at: AttachAddress<'_>, why: impl Display) -> AttachError {
     AttachError::Map { at: at.to_string(), why: why.to_string() }
 }
 
+/// The refusal of the kernel to map region or arena. Under a limit on addresses the kernel says only that there is no memory.
+#[cold]
+fn not_mapped(
+    at: AttachAddress<'_>,
+    answer: &Answer,
+    refused: Option<Errno>,
+    why: impl Display,
+) -> AttachError {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
+    match limit.filter(|_| refused == Some(Errno::NOMEM)) {
+        Some(limit_bytes) => AttachError::Addresses {
+            at: at.to_string(),
+            wanted_kib: answer.region_bytes.saturating_add(answer.arena_bytes).div_ceil(1024),
+            limit_kib: limit_bytes / 1024,
+        },
+        None => unmappable(at, why),
+    }
+}
+
+fn region_refused(error: &heddle_pmem::Error) -> Option<Errno> {
+    if let heddle_pmem::Error::System { errno, .. } = error { Some(*errno) } else { None }
+}
+
+fn arena_refused(error: &heddle_arena::MapError) -> Option<Errno> {
+    if let heddle_arena::MapError::Existing { source, .. } = error {
+        Errno::from_io_error(source)
+    } else {
+        None
+    }
+}
+
 /// Maps the image. Returns it and its seed. This is a separate function because its locals and the next one's
 /// together would not fit a program's smallest stack.
 #[inline(never)]
@@ -161,7 +205,7 @@ fn image(at: AttachAddress<'_>, answer: &Answer, region: OwnedFd) -> Result<(Reg
     let path = Some(Path::new(OsStr::from_bytes(answer.text()))).filter(|p| !p.as_os_str().is_empty());
     let durability = Durability::from_raw(answer.durability).ok_or_else(|| rubbish(at, "the durability"))?;
     let mut region = Region::attach(region, path, answer.region_bytes, answer.read_only != 0, durability)
-        .map_err(|e| unmappable(at, e))?;
+        .map_err(|e| not_mapped(at, answer, region_refused(&e), e))?;
     region.close_file();
     // The superblock of the mount; its seed never changes.
     let seed = read_superblock(&region).map_err(|_| rubbish(at, "the superblock"))?.seed().into();
@@ -178,7 +222,7 @@ fn volatile_state(
 ) -> Result<NvmFs, AttachError> {
     let variant = Variant::from_raw(answer.variant).filter(|v| v.lock().is_none());
     let variant = variant.ok_or_else(|| rubbish(at, "the variant"))?;
-    let arena = Arena::attach(arena).map_err(|e| unmappable(at, e))?;
+    let arena = Arena::attach(arena).map_err(|e| not_mapped(at, answer, arena_refused(&e), e))?;
     if arena.capacity_bytes() != answer.arena_bytes {
         return Err(rubbish(at, "the length of the arena"));
     }
