@@ -277,6 +277,12 @@ impl Attachments {
         self.entries().find(|e| (e.dev, e.mount) == (kernel_stat.dev, kernel_stat.mount))
     }
 
+    /// Returns true if this is a heddle mount that was seen before, whether or not its engine is mapped. A mount that refused at first
+    /// counts.
+    pub fn has_met(&self, kernel_stat: &KernelStat) -> bool {
+        self.entry(kernel_stat).is_some_and(|entry| !matches!(entry.attached(), MountAnswer::Foreign))
+    }
+
     /// Returns true if an engine is mapped into this process.
     pub fn any_engine_mapped(&self) -> bool {
         self.entries().any(|e| matches!(e.found(), MountAnswer::Ours(_)))

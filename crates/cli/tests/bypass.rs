@@ -54,7 +54,7 @@ traps! {
     a_fork_moves_no_offset_of_what_replaces_a_file = "offsets/replaced", ["write"];
     an_append_leaves_the_offset_at_the_end = "offsets/appending", ["write"];
     o_append_counts_for_all_who_share_the_open_file = "offsets/setting", ["write"];
-    a_thread_with_numbers_of_its_own_closes_nothing_of_others = "offsets/unshared", ["write"];
+    a_thread_with_numbers_of_its_own_closes_nothing_of_others = "offsets/unshared", ["write", "not_taken"];
     a_range_that_is_closed_for_one_thread_stays_open_for_others = "offsets/closed_apart", ["write"];
     a_child_that_shares_the_numbers_may_swap_files = "offsets/swapped", ["write"];
     /// What one thread wrote to a file elsewhere went to the mount's file.
@@ -74,7 +74,7 @@ traps! {
     who_gives_up_rights_has_no_image_mapped_any_more = "rights/ids", ["write", "read"];
     a_core_is_no_copy_of_image_and_mounts_memory = "rights/undumped", ["write"];
     /// It took 64 GiB.
-    a_program_that_locks_its_memory_has_no_image_mapped = "rights/locked", ["write"];
+    a_program_that_locks_its_memory_has_no_image_mapped = "rights/locked", ["write", "not_taken"];
     a_handler_may_give_up_rights = "rights/handler", ["write"];
     a_thread_that_may_only_read_and_write_does = "rights/strict", ["write", "seek"];
     /// Opening its first file of a mount under the filter ended the program.

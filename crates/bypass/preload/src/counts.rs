@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub enum Count {
     /// Files taken up at their open.
     Opened,
-    /// Files of a heddle mount that were not: attaching failed, or they have set-id bits or capabilities.
+    /// Files of a heddle mount that were not: attaching failed, the program works through all mounts, or they have set-id bits or
+    /// capabilities.
     NotTaken,
     /// Reads.
     Read,

@@ -3,7 +3,7 @@
 use crate::handlers::Frame;
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, clear_other_threads, this_thread};
-use crate::{barrier, descriptor_numbers, inherited_filter, real, report, signals, table};
+use crate::{barrier, descriptor_numbers, inherited_filter, real, report, signals, table, taking};
 use heddle_bypass::Words;
 use heddle_bypass::fork_gate::{self, Waiter};
 use libc::{c_int, c_void};
@@ -27,9 +27,9 @@ extern "C" fn start() {
     heddle_bypass::planted::plant_from_environment();
     inherited_filter::start();
     if inherited_filter::is_deadly() {
-        table::take_up_nothing_more();
+        taking::no_more_and_ask_nothing();
     }
-    barrier::start(table::may_take_up());
+    barrier::start(taking::may());
     report::start();
     signals::start();
     be_first();
@@ -169,8 +169,8 @@ pub extern "C" fn after_in_child() {
         // The child shares its memory with no process.
         this_thread().vfork_in.set(0);
     }
-    barrier::start(table::may_take_up());
-    table::reset_in_child();
+    barrier::start(taking::may());
+    taking::reset_in_child();
     descriptor_numbers::reset_in_child();
     each(|_, descriptor| {
         // SAFETY: a forked child has one thread.

@@ -38,6 +38,7 @@ mod signals;
 mod streams;
 mod stubs;
 mod table;
+mod taking;
 mod thread;
 mod undelayed;
 mod waiting_signals;

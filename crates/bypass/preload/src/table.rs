@@ -7,9 +7,9 @@
 //!                 leaves that to a later change if a thread is using it.
 //!             D3  a signal handler neither allocates nor frees: its thread may be in the middle of that. It also does not wait for
 //!                 another thread without a limit (`patience`).
-//!             D4  a file is made, and a mount asked, while `TAKING` counts the thread, and only if neither `LETTING_GO` nor
-//!                 `FILTERED` is set. So a thread that has set one and then found `TAKING` zero knows all files and engines.
-//!             D5  signals wait while `TAKING` counts their thread: a handler may never return (siglongjmp(3)).
+//!             D4  a file is made, and a mount asked, by a thread that is taking up a file (`taking`), and only if files may be taken
+//!                 up. So a thread that has ended that and then found no such thread knows all files and engines.
+//!             D5  signals wait while their thread is taking up a file: a handler may never return (siglongjmp(3)).
 //!             D6  a number is removed from the table before it is closed or replaced. The removing thread waits for threads that use its
 //!                 file by number (`descriptor_numbers`). So the table's entries, under `CHANGES` or during such a use, match the kernel's.
 
@@ -20,6 +20,7 @@ use crate::counts::Count;
 use crate::descriptor::Descriptor;
 use crate::memory::map_zeroed;
 use crate::patience::{Patience, Patient};
+use crate::taking::{self, Taking};
 use crate::thread::{Busy, Record, ThisThread, nobody_uses_numbers_of, others, pause, records, this_thread};
 use crate::undelayed::refused;
 use heddle_bypass::planted::{Bug, planted};
@@ -44,16 +45,8 @@ pub static MOUNTS: Attachments = Attachments::new();
 /// True: the program has ways to use a descriptor that are not seen here (io_uring), so no offset is ours.
 pub static OFFSETS_ARE_KERNELS: AtomicBool = AtomicBool::new(false);
 
-/// Number of threads between finding an engine and having its file in the table.
-static TAKING: AtomicU32 = AtomicU32::new(0);
-/// True: a thread is unmapping all engines.
-static LETTING_GO: AtomicBool = AtomicBool::new(false);
-/// True: a signal handler could not do that, and left it to a later call.
+/// True: a signal handler could not unmap all engines, and left it to a later call.
 static TO_BE_LET_GO: AtomicBool = AtomicBool::new(false);
-
-/// True: a filter of system calls may end the program for a call that attaching takes, all memory is locked, or one number may mean two
-/// files. The kernel serves all files opened from now on.
-static FILTERED: AtomicBool = AtomicBool::new(false);
 
 /// A file in use by this thread; signal handlers wait meanwhile.
 pub struct Used {
@@ -261,11 +254,16 @@ pub fn opened(fd: i32, posix_flags: i32) -> i32 {
     let errno = crate::real::errno();
     remove_number(fd);
     let_go_now();
-    if posix_flags & libc::O_PATH == 0 && !FILTERED.load(SeqCst) {
-        if this_thread().may_serve() {
-            take_up(fd, posix_flags);
+    if posix_flags & libc::O_PATH == 0 {
         // SAFETY: the number was just returned by the kernel.
-        } else if this_thread().may_count() && is_of_an_engine(unsafe { BorrowedFd::borrow_raw(fd) }) {
+        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+        if !taking::may() {
+            if is_of_a_mount_given_up(borrowed) {
+                count(Count::NotTaken);
+            }
+        } else if this_thread().may_serve() {
+            take_up(fd, posix_flags);
+        } else if this_thread().may_count() && is_of_an_engine(borrowed) {
             count(Count::NotTaken);
         }
     }
@@ -310,34 +308,11 @@ fn take_up(fd: i32, posix_flags: i32) {
     count(Count::Opened);
 }
 
-/// A thread that is taking up a file (D4).
-struct Taking;
-
-impl Taking {
-    fn enter() -> Option<Taking> {
-        TAKING.fetch_add(1, SeqCst);
-        let taking = Taking;
-        (!LETTING_GO.load(SeqCst) && !FILTERED.load(SeqCst)).then_some(taking)
-    }
-}
-
-impl Drop for Taking {
-    fn drop(&mut self) {
-        TAKING.fetch_sub(1, SeqCst);
-    }
-}
-
-/// In a forked child: the parent's other threads do not exist.
-pub fn reset_in_child() {
-    TAKING.store(0, SeqCst);
-    LETTING_GO.store(false, SeqCst);
-}
-
 /// In a child that runs none of fork(3)'s handlers: nothing is served there any more, and no image stays mapped. Only stores and system
 /// calls: what the table had stays allocated.
 pub fn forget_all_in_child() {
-    reset_in_child();
-    FILTERED.store(true, SeqCst);
+    taking::reset_in_child();
+    taking::no_more();
     each_entry(|_, entry| entry.store(null_mut(), SeqCst));
     CLOSED.store(null_mut(), SeqCst);
     // SAFETY: no entry names a file, this is the only thread, and it uses none.
@@ -345,30 +320,18 @@ pub fn forget_all_in_child() {
     TO_BE_LET_GO.store(!is_unmapped, SeqCst);
 }
 
-/// From now on no file is taken up, and no mount is asked. In a vfork child nothing is taken up anyway, and its parent goes on.
-pub fn take_up_nothing_more() {
-    if !this_thread().is_vfork_child() {
-        FILTERED.store(true, SeqCst);
-    }
-}
-
-/// Returns false if no file is taken up any more.
-pub fn may_take_up() -> bool {
-    !FILTERED.load(SeqCst)
-}
-
 /// From now on one table cannot describe the numbers: one may mean different files for threads that share this memory, a process that
 /// does not count as a thread shares the descriptors, or a library changes them unseen. So the kernel serves all files from now on, also
 /// those of mounts that the program has not met yet.
 pub fn numbers_part() {
-    take_up_nothing_more();
+    taking::no_more();
     let _gone = let_go();
 }
 
 /// Returns true if an engine is mapped, or a thread may be about to map one. The order of the checks matters:
 /// an engine mapped by a finished thread is seen.
 pub fn any_engine() -> bool {
-    TAKING.load(SeqCst) != 0 || MOUNTS.any_engine_mapped()
+    taking::is_any() || MOUNTS.any_engine_mapped()
 }
 
 /// Returns true if this is a file of a mount whose engine is mapped. The table need not have its number: a process may receive a
@@ -381,6 +344,15 @@ pub fn is_of_an_engine(fd: BorrowedFd<'_>) -> bool {
         && KernelStat::of(fd).is_ok_and(|known| known.is_regular() && is_ours(known))
 }
 
+/// Returns true if this is a file of a mount that the program had met before it worked through all mounts. No other mount can be told
+/// from a foreign one: that would take asking it.
+fn is_of_a_mount_given_up(fd: BorrowedFd<'_>) -> bool {
+    taking::may_ask()
+        && !this_thread().is_busy()
+        && !this_thread().is_vfork_child()
+        && KernelStat::of(fd).is_ok_and(|known| known.is_regular() && MOUNTS.has_met(&known))
+}
+
 /// Gives all files to the kernel, for ever, and unmaps their images: this process has other rights than when
 /// it attached. Returns true if no image is mapped any more.
 pub fn let_go() -> bool {
@@ -391,18 +363,18 @@ pub fn let_go() -> bool {
     TO_BE_LET_GO.store(true, SeqCst);
     let Some(_busy) = Busy::enter() else { return false };
     let patience = this.is_in_handler().then(Patience::new);
-    if !patience.wait_while(|| LETTING_GO.swap(true, SeqCst)) {
+    if !patience.wait_while(|| taking::PAUSED.swap(true, SeqCst)) {
         all_to_the_kernel();
         return false;
     }
     let gone = let_go_alone(patience.as_ref());
-    LETTING_GO.store(false, SeqCst);
+    taking::PAUSED.store(false, SeqCst);
     gone
 }
 
-/// Does that alone. The caller has set `LETTING_GO`; a handler passes its patience.
+/// Does that alone. The caller has set `taking::PAUSED`; a handler passes its patience.
 fn let_go_alone(patience: Option<&Patience>) -> bool {
-    let begun = patience.wait_while(|| TAKING.load(SeqCst) != 0);
+    let begun = patience.wait_while(|| taking::is_any());
     all_to_the_kernel();
     // Calls under way end first, each by itself, as in the kernel.
     let in_handler = patience.is_some();
@@ -432,7 +404,7 @@ fn let_go_alone(patience: Option<&Patience>) -> bool {
 
 /// Does the work that a signal handler had to leave.
 fn let_go_now() {
-    if TO_BE_LET_GO.load(SeqCst) && !this_thread().is_in_handler() && !LETTING_GO.load(SeqCst) {
+    if TO_BE_LET_GO.load(SeqCst) && !this_thread().is_in_handler() && !taking::PAUSED.load(SeqCst) {
         let _gone = let_go();
     }
 }

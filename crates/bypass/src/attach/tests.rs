@@ -60,6 +60,10 @@ fn another_file_systems_mount_is_asked_once() {
     assert!(matches!(mounts.find(&later, file.as_fd()), MountAnswer::Foreign));
     assert_eq!(mounts.entries().count(), 2);
     assert!(!mounts.any_engine_mapped() && mounts.refusals().next().is_none());
+    assert!(
+        !mounts.has_met(&kernel_stat)
+            && !mounts.has_met(&KernelStat { dev: kernel_stat.dev + 1, ..kernel_stat })
+    );
 }
 
 #[test]
@@ -76,6 +80,7 @@ fn an_engine_that_is_let_go_of_is_found_no_more() {
     }
     assert!(matches!(mounts.known(&kernel_stat), Some(MountAnswer::Refused(DETACHED))));
     assert_eq!(mounts.refusals().collect::<Vec<_>>(), [DETACHED]);
+    assert!(mounts.has_met(&kernel_stat));
 }
 
 #[test]

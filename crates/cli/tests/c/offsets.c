@@ -250,7 +250,7 @@ static void threads_with_numbers_of_their_own(int closes_too) {
 	pthread_t thread;
 	before_child();
 	CHECK(pthread_create(&thread, NULL, parts, closes_too ? &thread : NULL) == 0 && pthread_join(thread, NULL) == 0);
-	CHECK(write(shared_fd, "after", 5) == 5);
+	CHECK(write(shared_fd, "after", 5) == 5 && close(open(file, O_RDONLY)) == 0);
 	holds("before after");
 }
 

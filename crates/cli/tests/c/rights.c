@@ -280,7 +280,7 @@ static void locked(void) {
 	while (fgets(line, sizeof line, status))
 		sscanf(line, "VmLck: %ld", &kib);
 	CHECK(fclose(status) == 0 && kib > 0 && kib < 1 << 20 && munlockall() == 0);
-	CHECK(write(fd, "after", 5) == 5);
+	CHECK(write(fd, "after", 5) == 5 && close(open(file, O_RDONLY)) == 0);
 	holds("before after");
 }
 

@@ -13,7 +13,7 @@ use super::children::is_process_1;
 use super::meta::same;
 use crate::table::numbers_part;
 use crate::thread::this_thread;
-use crate::{memory, real, table};
+use crate::{memory, real, table, taking};
 use libc::{c_char, c_int, c_long, c_void, gid_t};
 
 /// The rights of the calling thread to files.
@@ -99,7 +99,7 @@ pub fn shutting_in<T>(call: impl FnOnce() -> T) -> T {
 /// Runs a call that locks all mapped memory. It would lock the mapped image and arena to their last page, and
 /// allocate missing pages. So it fails, as where memory cannot be locked.
 fn locking<T: From<i8>>(call: impl FnOnce() -> T) -> T {
-    table::take_up_nothing_more();
+    taking::no_more();
     if table::let_go() {
         return call();
     }
@@ -110,7 +110,7 @@ fn locking<T: From<i8>>(call: impl FnOnce() -> T) -> T {
 /// Runs a call after which no attach may be tried: under a filter of system calls, the calls of an attach (a
 /// socket, an ioctl) may kill the program.
 fn filtering<T>(call: impl FnOnce() -> T) -> T {
-    table::take_up_nothing_more();
+    taking::no_more_and_ask_nothing();
     shutting_in(call)
 }
 
