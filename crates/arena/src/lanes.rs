@@ -1,19 +1,18 @@
 //! Lanes: slots that threads of several processes lease, and the check whether a holder is alive.
 //!
-//! State       A table of slots, each a line with one word: the holder of the lane. The lane's contents (its operation, its blocks) are in
-//!             the user's own record of the same number. [`process_slots`] tells which processes live.
-//!             word  0: free; else thread:22 | process slot:11 | generation:31. Thread 0: the process keeps the lane, and none of its
-//!                   threads
-//!             has it (parked).
+//! State       Each lane has a line with two words: the holder, and the holder that a waiter asked about. The lane's contents (its
+//!             operation, its blocks) are in the engine's record of the same number. [`process_slots`] tells which processes live.
+//!             word  0: free; else generation:31 | process slot + 1:11 | TID:22, the most significant field first. TID 0: the
+//!                   process keeps the lane, and none of its threads has it (parked).
 //! Invariants  L1  A lane has at most one holder: the word changes only by compare-and-exchange.
-//!             L2  A lane is taken from a holder only if the kernel says that its address space has ended, or, within one process, that
-//!                 its thread has. The lease then says `died`. The check is repeated after the exchange. By then the first check is
-//!                 old: the number of an ended thread may have been reused by a living one that has leased this very lane. Then the
-//!                 lane is returned. (An address space is never followed by another one of the same name.)
-//!             L3  A caller that gets `died` must repair the lane's record before it uses or releases the lane. If it dies too,
-//!                 the next caller gets `died` again: the settler is the holder.
+//!             L2  A lane is taken only if its holder's process is gone, or its thread has ended. Threads of other processes are checked
+//!                 by the daemon, through /proc. The lease then has `died`. The check is repeated after the exchange, because the TID
+//!                 of an ended thread may be reused by a thread that leases the same lane. Then the lane is returned. (No two address
+//!                 spaces have the same process tag.)
+//!             L3  A caller that gets `died` must settle the lane before it uses or releases it. If it dies too, the next caller gets
+//!                 `died` again: the settler is the holder.
 //!             L4  A forked child takes a process slot of its own, or has no lane.
-//!             L5  Every word may contain anything, because other users may write it: it is checked before it is used.
+//!             L5  Any attached process may write any word; it is checked before it is used.
 //! Search      A thread starts where it found its last lane, at first at a place of its own, so leases rarely collide.
 
 use std::cell::Cell;
@@ -55,7 +54,7 @@ impl Holder {
         ProcessTag::from_word(self.0)
     }
 
-    /// The thread, in its own process's numbering; 0: the lane is parked.
+    /// The TID of the thread in the PID namespace of its process; 0: the lane is parked.
     pub fn thread(self) -> u32 {
         (self.0 & process_slots::THREAD_MASK) as u32
     }
@@ -67,12 +66,12 @@ impl Holder {
 pub struct Lease {
     /// The lane.
     pub lane: LaneId,
-    /// True: its last holder died with it. The caller must settle the lane before anything else (L3).
+    /// True: its last holder died with it. The caller must settle the lane before it uses or releases it (L3).
     pub died: bool,
     holder: Holder,
 }
 
-/// Every lane is held by a living thread.
+/// No lane is free, and no lane's holder is known to be dead.
 #[derive(thiserror::Error, Debug, Clone, Copy, PartialEq, Eq)]
 #[error("all {lanes} lanes are in use: run fewer threads at once, or configure more lanes")]
 pub struct NoLane {
@@ -80,10 +79,10 @@ pub struct NoLane {
     pub lanes: u16,
 }
 
-/// The lane is not, or no longer, held under this lease.
+/// The lane is not held under this lease, or not any more.
 #[derive(thiserror::Error, Debug, Clone, Copy, PartialEq, Eq)]
 #[error("lane {} is not held under this lease: release a lane once", lane.0)]
-pub struct NotOwner {
+pub struct NotHolder {
     /// The lane.
     pub lane: LaneId,
 }
@@ -92,7 +91,7 @@ pub struct NotOwner {
 /// the arena's file.
 #[repr(C)]
 pub struct LaneTable {
-    slots: Ptr<Slot>,
+    words: Ptr<LaneWords>,
     process_slots: Ptr<SharedU32>,
     len: u32,
 }
@@ -101,18 +100,18 @@ pub struct LaneTable {
 unsafe impl Shared for LaneTable {}
 
 #[repr(C, align(64))]
-struct Slot {
-    owner: AtomicU64,
+struct LaneWords {
+    holder: AtomicU64,
     /// The holder that a thread has waited for too long (see [`LaneTable::ask`]).
     asked: AtomicU64,
 }
 
 // SAFETY: atomics only.
-unsafe impl Shared for Slot {}
+unsafe impl Shared for LaneWords {}
 // SAFETY: all zeros is a free lane.
-unsafe impl Zeroed for Slot {
-    fn zeroed() -> Slot {
-        Slot { owner: AtomicU64::new(0), asked: AtomicU64::new(0) }
+unsafe impl Zeroed for LaneWords {
+    fn zeroed() -> LaneWords {
+        LaneWords { holder: AtomicU64::new(0), asked: AtomicU64::new(0) }
     }
 }
 
@@ -130,22 +129,22 @@ thread_local! {
     };
 }
 
-/// Makes the calling thread search for a lane from the `nth` on, as if that were its last one. By default the
-/// start depends on the process's number. A rig whose runs must be identical sets it.
+/// Makes the calling thread search for a lane from the `nth` on, as if that were its last one. By default the start depends on the
+/// PID. A rig whose runs must be identical sets it.
 pub fn look_first_at(nth: u32) {
     START.set(nth);
 }
 
 impl LaneTable {
-    /// A table of `n` free lanes, at most 16,383 (what fits a cell's 14 bits).
+    /// A table of `n` free lanes, at most 16,383: a lane takes 14 bits in an engine's words.
     ///
     /// # Panics
     /// If `n` is 0 or larger than that.
     pub fn create(arena: &Arena, n: u16) -> Result<Ptr<LaneTable>, Full> {
         assert!((1..1 << 14).contains(&n), "1 to 16383 lanes");
-        let slots = arena.alloc_zeroed::<Slot>(n as usize)?;
+        let words = arena.alloc_zeroed::<LaneWords>(n as usize)?;
         let process_slots = arena.alloc_zeroed::<SharedU32>(PROCESS_SLOTS as usize)?;
-        arena.alloc(LaneTable { slots, process_slots, len: n as u32 })
+        arena.alloc(LaneTable { words, process_slots, len: n as u32 })
     }
 
     /// Number of lanes.
@@ -166,12 +165,12 @@ impl LaneTable {
         ProcessSlot::take(arena, arena.slice(self.process_slots, PROCESS_SLOTS as usize))
     }
 
-    /// Returns true if this process's address space has ended. Returns false if that is unknown.
+    /// Returns true if the given process's address space has ended. Returns false if that is unknown.
     pub fn is_gone(&self, arena: &Arena, process: ProcessTag) -> bool {
         process_slots::is_gone(arena, arena.slice(self.process_slots, PROCESS_SLOTS as usize), process)
     }
 
-    /// Gives the calling thread, whose process holds `process_slot`, a lane that no living thread holds.
+    /// Leases a free lane, or one whose holder is dead, to the calling thread. `process_slot` is its process's.
     pub fn lease(&self, arena: &Arena, process_slot: &ProcessSlot) -> Result<Lease, NoLane> {
         let start = START.get();
         let mut lanes = (0..self.len).map(|step| start.wrapping_add(step) % self.len);
@@ -184,13 +183,12 @@ impl LaneTable {
         Ok(lease)
     }
 
-    /// Gives the calling thread this very lane, unless a living thread (including itself) holds it. For
-    /// settling dead lanes.
+    /// Leases this lane to the calling thread, if the lane is free or its holder is dead. For settling dead lanes.
     ///
     /// # Panics
     /// If there is no such lane.
     pub fn lease_lane(&self, arena: &Arena, lane: LaneId, process_slot: &ProcessSlot) -> Option<Lease> {
-        let word = self.slot(arena, lane).owner.load(SeqCst);
+        let word = self.words_of(arena, lane).holder.load(SeqCst);
         if word == 0 {
             return self.replace(arena, lane, word, process_slot);
         }
@@ -221,13 +219,13 @@ impl LaneTable {
     }
 
     fn replace(&self, arena: &Arena, lane: LaneId, from: u64, process_slot: &ProcessSlot) -> Option<Lease> {
-        let owner = &self.slot(arena, lane).owner;
+        let word = &self.words_of(arena, lane).holder;
         // ORDERING: Relaxed, a guess that the exchange checks: a search must not write lines of other lanes.
-        if owner.load(Relaxed) != from {
+        if word.load(Relaxed) != from {
             return None;
         }
         let holder = Holder(process_slot.tag().word() | u64::from(process_slots::this_thread()));
-        owner.compare_exchange(from, holder.0, SeqCst, SeqCst).ok()?;
+        word.compare_exchange(from, holder.0, SeqCst, SeqCst).ok()?;
         Some(Lease { lane, died: from != 0 && from != process_slot.tag().word(), holder })
     }
 
@@ -236,7 +234,7 @@ impl LaneTable {
     /// # Panics
     /// If there is no such lane.
     pub fn holder(&self, arena: &Arena, lane: LaneId) -> Option<Holder> {
-        Some(Holder(self.slot(arena, lane).owner.load(SeqCst))).filter(|holder| holder.0 != 0)
+        Some(Holder(self.words_of(arena, lane).holder.load(SeqCst))).filter(|holder| holder.0 != 0)
     }
 
     /// Returns true if the holder is dead, as far as a process that holds `process_slot` can know (L2).
@@ -250,11 +248,11 @@ impl LaneTable {
     /// Releases the lane.
     ///
     /// # Errors
-    /// [`NotOwner`] if it is not held under this lease.
+    /// [`NotHolder`] if it is not held under this lease.
     ///
     /// # Panics
     /// If there is no such lane.
-    pub fn release(&self, arena: &Arena, lease: Lease) -> Result<(), NotOwner> {
+    pub fn release(&self, arena: &Arena, lease: Lease) -> Result<(), NotHolder> {
         self.give(arena, lease, 0)
     }
 
@@ -266,13 +264,14 @@ impl LaneTable {
     ///
     /// # Panics
     /// As there.
-    pub fn park(&self, arena: &Arena, lease: Lease, process: ProcessTag) -> Result<(), NotOwner> {
+    pub fn park(&self, arena: &Arena, lease: Lease, process: ProcessTag) -> Result<(), NotHolder> {
         self.give(arena, lease, process.word())
     }
 
-    fn give(&self, arena: &Arena, lease: Lease, to: u64) -> Result<(), NotOwner> {
-        let given = self.slot(arena, lease.lane).owner.compare_exchange(lease.holder.0, to, SeqCst, SeqCst);
-        given.map(drop).map_err(|_| NotOwner { lane: lease.lane })
+    fn give(&self, arena: &Arena, lease: Lease, to: u64) -> Result<(), NotHolder> {
+        let given =
+            self.words_of(arena, lease.lane).holder.compare_exchange(lease.holder.0, to, SeqCst, SeqCst);
+        given.map(drop).map_err(|_| NotHolder { lane: lease.lane })
     }
 
     /// Leases the lane if the process of this process slot has parked it.
@@ -283,34 +282,34 @@ impl LaneTable {
         self.replace(arena, lane, process_slot.tag().word(), process_slot)
     }
 
-    /// Asks the daemon's round to check this holder, because a thread has waited for it too long.
+    /// Asks the daemon's periodic check of all lanes (about twice a second) for this holder: a thread has waited for it too long.
     ///
     /// # Panics
     /// If there is no such lane.
     pub fn ask(&self, arena: &Arena, lane: LaneId, holder: Holder) {
-        let asked = &self.slot(arena, lane).asked;
+        let asked = &self.words_of(arena, lane).asked;
         // ORDERING: Relaxed, a hint; stored only if it changes.
         if asked.load(Relaxed) != holder.0 {
             asked.store(holder.0, Relaxed); // ORDERING: Relaxed, as above.
         }
     }
 
-    /// Returns the lane's present holder, if [`LaneTable::ask`] named it since the last call.
+    /// Returns the lane's present holder if [`LaneTable::ask`] named it last, and forgets the request.
     ///
     /// # Panics
     /// If there is no such lane.
-    pub fn asked(&self, arena: &Arena, lane: LaneId) -> Option<Holder> {
-        let slot = self.slot(arena, lane);
+    pub fn take_asked(&self, arena: &Arena, lane: LaneId) -> Option<Holder> {
+        let words = self.words_of(arena, lane);
         // ORDERING: Relaxed, a hint.
-        let asked = slot.asked.load(Relaxed);
+        let asked = words.asked.load(Relaxed);
         if asked == 0 {
             return None;
         }
-        slot.asked.store(0, Relaxed); // ORDERING: Relaxed, as above.
+        words.asked.store(0, Relaxed); // ORDERING: Relaxed, as above.
         Some(Holder(asked)).filter(|holder| Some(*holder) == self.holder(arena, lane))
     }
 
-    fn slot<'a>(&self, arena: &'a Arena, lane: LaneId) -> &'a Slot {
-        &arena.slice(self.slots, self.len as usize)[lane.index()]
+    fn words_of<'a>(&self, arena: &'a Arena, lane: LaneId) -> &'a LaneWords {
+        &arena.slice(self.words, self.len as usize)[lane.index()]
     }
 }

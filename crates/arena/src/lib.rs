@@ -47,7 +47,7 @@ pub mod watch;
 
 pub use arena::{Arena, Full, MapError, prefetch, prefetch_to_write};
 pub use heap::Heap;
-pub use lanes::{Holder, LaneId, LaneTable, Lease, NoLane, NotOwner};
+pub use lanes::{Holder, LaneId, LaneTable, Lease, NoLane, NotHolder};
 pub use park::{ParkingTable, Waited};
 pub use process_slots::{ProcessSlot, ProcessTag};
 pub use ptr::{AtomicPtr, Ptr};

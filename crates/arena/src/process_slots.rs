@@ -170,7 +170,7 @@ impl ProcessSlot {
     }
 }
 
-/// Number of the calling thread in its PID namespace.
+/// TID of the calling thread in its PID namespace.
 pub(crate) fn this_thread() -> u32 {
     if crate::sync::in_model() {
         return 1;

@@ -271,7 +271,7 @@ fn lanes_are_exclusive_and_come_back() {
     assert!(leases.iter().all(|l| !l.died && (1..=3).contains(&l.lane.0)));
     assert_eq!(table.lease(&arena, &process_slot), Err(NoLane { lanes: 3 }));
     table.release(&arena, leases[1]).unwrap();
-    assert_eq!(table.release(&arena, leases[1]), Err(NotOwner { lane: leases[1].lane }));
+    assert_eq!(table.release(&arena, leases[1]), Err(NotHolder { lane: leases[1].lane }));
     assert_eq!(table.lease(&arena, &process_slot), Ok(leases[1]));
     leases.iter().for_each(|l| table.release(&arena, *l).unwrap());
 }

@@ -18,7 +18,7 @@ use crate::planted::{Breach, breaks};
 use crate::space::Counts;
 use crate::times::now;
 use attrs::check_regular;
-use heddle_vfs::xattr::{Subject, may_get};
+use heddle_vfs::xattr::{Target, may_get};
 use heddle_vfs::{
     Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode,
     OpenFlags, Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, XattrName,
@@ -145,10 +145,10 @@ impl F2fs {
         written
     }
 
-    fn subject_of<R>(&self, inode: &Inode, cred: &Cred, ask: impl FnOnce(Subject<'_>) -> R) -> R {
+    fn with_target<R>(&self, inode: &Inode, cred: &Cred, ask: impl FnOnce(Target<'_>) -> R) -> R {
         let attr = inode.attr();
         let check = |want| self.check(inode, cred, want);
-        ask(Subject { kind: attr.kind, perm: attr.perm, owner: (attr.uid, attr.gid), check: &check })
+        ask(Target { kind: attr.kind, perm: attr.perm, owner: (attr.uid, attr.gid), check: &check })
     }
 }
 
@@ -334,7 +334,7 @@ impl FileSystem for F2fs {
 
     fn getxattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
         self.ask(ino, |inode| {
-            self.subject_of(inode, cred, |subject| may_get(subject, cred, name))?;
+            self.with_target(inode, cred, |target| may_get(target, cred, name))?;
             self.media.xattrs(inode)?.get(name).map(<[u8]>::to_vec)
         })
     }
@@ -358,7 +358,7 @@ impl FileSystem for F2fs {
         let look = |inode: &Inode| {
             inode.check_allowed(Alteration::Attributes)?;
             let mut xattrs = self.media.xattrs(inode)?;
-            let perm = self.subject_of(inode, cred, |subject| xattrs.set(subject, cred, name, value, how))?;
+            let perm = self.with_target(inode, cred, |target| xattrs.set(target, cred, name, value, how))?;
             let need = self.media.need_of_xattrs(inode, &xattrs)?;
             Ok(((xattrs, perm), need))
         };
@@ -373,7 +373,7 @@ impl FileSystem for F2fs {
         let look = |inode: &Inode| {
             inode.check_allowed(Alteration::Attributes)?;
             let mut xattrs = self.media.xattrs(inode)?;
-            self.subject_of(inode, cred, |subject| xattrs.remove(subject, cred, name))?;
+            self.with_target(inode, cred, |target| xattrs.remove(target, cred, name))?;
             let need = self.media.need_of_xattrs(inode, &xattrs)?;
             Ok((xattrs, need))
         };

@@ -1,8 +1,8 @@
 //! Changing an existing mount: mount(8)'s `-o remount`.
 //!
-//! The kernel enforces it for all users of the file system: no program opens a file for writing on a
-//! read-only mount. While a file is open for writing, a mount does not become read-only. Of descriptors of a mount that was killed and
-//! taken over the kernel knows nothing, so those are looked for here.
+//! The kernel enforces a read-only mount for all users: no program opens a file for writing there. While a file is open for writing, a
+//! mount does not become read-only. The kernel does not know descriptors of a mount that was killed and taken over, so those are looked for
+//! here.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub struct Remount {
     pub dev: Option<bool>,
 }
 
-/// Changes the mount at `dir`. Once it is read-only, all changes are durable.
+/// Changes the mount at `dir`. If it makes the mount read-only, it then syncs: on success all earlier changes are durable.
 ///
 /// # Errors
 /// [`Error::NotMounted`], [`Error::NotOurs`], [`Error::ImageReadOnly`], [`Error::Busy`], [`Error::Remount`].

@@ -307,7 +307,7 @@ impl FileSystem for NvmFs {
 
     fn listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
         let _counted = counted(&self.core, Kind::Look)?;
-        Ok(xattr::of(&self.core, self.core.inode(ino)?)?.list(cred))
+        Ok(xattr::load(&self.core, self.core.inode(ino)?)?.list(cred))
     }
 
     fn removexattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<()> {

@@ -102,21 +102,21 @@ fn settled<T>(core: &Core, inode: InodeRef<'_>, f: impl Fn(&Attached) -> T) -> O
 ///
 /// # Errors
 /// [`Error::Corrupt`] if the blob is damaged.
-pub fn of(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
+pub fn load(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
     let lately = settled(core, inode, |set| read_set(core, inode, set));
     match lately {
         Some(Some(xattrs)) => Ok(xattrs),
         // ORDERING: Acquire, as in `attached`.
         _ if inode.volatile.xattrs().load(Acquire) == 0 => Ok(Xattrs::default()),
         // Damaged, or changed all the time.
-        _ => of_after_changes(core, inode),
+        _ => load_after_changes(core, inode),
     }
 }
 
-/// [`of`], while other threads change them: waits for the end of each change. It does not take the latch: the
+/// [`load`], while other threads change them: waits for the end of each change. It does not take the latch: the
 /// caller may be outside of any call, and if it died, no settler would find its latch.
 #[cold]
-fn of_after_changes(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
+fn load_after_changes(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
     let began = Instant::now();
     loop {
         inode.volatile.eof.wait_until_free(core);
@@ -132,8 +132,8 @@ fn of_after_changes(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
     }
 }
 
-/// [`of`], for a caller that holds the EOF latch.
-pub fn of_latched(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
+/// [`load`], for a caller that holds the EOF latch.
+pub fn load_latched(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
     match attached(core, inode) {
         None => Ok(Xattrs::default()),
         Some(set) => read_set(core, inode, set)
@@ -170,7 +170,7 @@ pub fn list(core: &Core, inode: InodeRef<'_>, which: List) -> Option<Acl> {
     match words {
         Some(words) => Acl::new(words.into_iter().filter_map(Entry::from_word).collect()).ok(),
         // Changed all the time, or just removed: the blob decides.
-        None => of(core, inode).ok()?.acl(name_of(which)),
+        None => load(core, inode).ok()?.acl(name_of(which)),
     }
 }
 

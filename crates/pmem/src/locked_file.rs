@@ -1,10 +1,11 @@
 //! A file or device that is locked but not yet a region: its content is inspected before a byte of it is
 //! changed.
 //!
-//! Invariants  I1  it is locked as a region is (see `backing_file`), so the inspected content is the one that is changed.
-//!             I2  a new file gets its name when its maker has completed it; before that, a failure or a kill leaves no
-//!                 file. If another process has used the name meanwhile, that process keeps it.
-//!             I3  a symbolic link is followed only to a device: the caller has not named a file behind one.
+//! Invariants  I1  it is locked as a region is (see `backing_file`): no process that takes these locks can change the content between
+//!                 inspection and overwrite.
+//!             I2  a new file gets its name in `keep`. Before that, a failure or a kill leaves no file. Without O_TMPFILE the file has
+//!                 the name at once, and a kill leaves it. If another process has used the name meanwhile, that process keeps it.
+//!             I3  a symbolic link to a regular file is refused: the caller may not mean the target.
 
 use crate::Pos;
 use crate::backing_file::{self, OpenOptions, parent_dir, system};
@@ -24,20 +25,20 @@ use std::path::{Path, PathBuf};
 pub struct LockedFile {
     file: OwnedFd,
     stat: Stat,
-    /// Its other names; `None`: handed on.
+    /// Locks of other devices and files with the same bytes; `None`: the region, or the caller, has them.
     claim: Option<Claim>,
     path: PathBuf,
-    state: State,
+    name: NameState,
 }
 
-/// The origin of the file.
+/// Whether the file has its final name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    Existing,
-    /// New, and without a name until it is kept: a process that is killed leaves no file.
+enum NameState {
+    HasName,
+    /// New: `keep` gives it the name.
     Nameless,
-    /// New, with a name, because the file system has no files without one.
-    Named,
+    /// New, and has the name before `keep`: the file system has no files without one.
+    NamedEarly,
 }
 
 impl LockedFile {
@@ -47,15 +48,15 @@ impl LockedFile {
     pub fn new(path: impl AsRef<Path>) -> Result<LockedFile> {
         let path = path.as_ref();
         let how = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let (file, state) = match open_existing(path, how)? {
-            Some(file) => (file, State::Existing),
+        let (file, name) = match open_existing(path, how)? {
+            Some(file) => (file, NameState::HasName),
             None => make(path, how)?,
         };
         let stat = backing_file::lock(&file, path, FlockOperation::NonBlockingLockExclusive);
         match stat {
-            Ok((stat, claim)) => Ok(LockedFile { file, stat, claim: Some(claim), path: path.into(), state }),
+            Ok((stat, claim)) => Ok(LockedFile { file, stat, claim: Some(claim), path: path.into(), name }),
             Err(error) => {
-                if state == State::Named {
+                if name == NameState::NamedEarly {
                     let _ = fs::unlink(path);
                 }
                 Err(error)
@@ -68,16 +69,16 @@ impl LockedFile {
         &self.stat
     }
 
-    /// Returns true if the file is new.
+    /// Returns true for a new file until [`LockedFile::keep`].
     pub fn is_new(&self) -> bool {
-        self.state != State::Existing
+        self.name != NameState::HasName
     }
 
     /// Gives a new file its name, durably (I2).
     ///
     /// Errors: [`Error::Exists`], if another process has taken the name meanwhile; [`Error::System`].
     pub fn keep(&mut self) -> Result<()> {
-        if self.state == State::Nameless {
+        if self.name == NameState::Nameless {
             let from = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             match fs::linkat(CWD, from, CWD, &self.path, AtFlags::SYMLINK_FOLLOW) {
                 Err(Errno::EXIST) => return Err(Error::Exists { path: self.path.clone() }),
@@ -85,7 +86,7 @@ impl LockedFile {
             }
         }
         if self.is_new() {
-            self.state = State::Existing;
+            self.name = NameState::HasName;
             backing_file::sync_directory_of(&self.path)?;
         }
         Ok(())
@@ -154,7 +155,7 @@ impl LockedFile {
         Ok(true)
     }
 
-    /// Erases the marks of its content, durably.
+    /// Erases the signatures of its content, durably.
     ///
     /// Errors: [`Error::System`], [`Error::NotDurable`].
     pub fn wipe(&self, content: &heddle_signatures::Content) -> Result<()> {
@@ -163,7 +164,7 @@ impl LockedFile {
                 region.nt_write(Pos(at), zeros);
                 Ok(())
             });
-            // PERSIST: the old marks are gone before anything is made.
+            // PERSIST: the old signatures are gone before anything is made.
             region.fence();
             return done.and_then(|()| region.failed().map_or(Ok(()), Err));
         }
@@ -191,16 +192,16 @@ impl LockedFile {
         Region::attach(file, Some(&self.path), len_bytes, read_only, Durability::Power).map(Some)
     }
 
-    /// As [`Region::create`], with any content.
+    /// As [`Region::create`], but replaces existing content.
     ///
-    /// Errors: those of that.
+    /// Errors: those of [`Region::create`].
     pub fn create(mut self, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
         let region = self.create_unnamed(len_bytes, options)?;
         self.keep()?;
         Ok(region)
     }
 
-    /// As [`LockedFile::create`]; a new file has no name until [`LockedFile::keep`].
+    /// As [`LockedFile::create`], but without [`LockedFile::keep`].
     ///
     /// Errors: as [`LockedFile::create`].
     pub fn create_unnamed(&mut self, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
@@ -212,7 +213,7 @@ impl LockedFile {
 
     /// As [`Region::open`], for writing.
     ///
-    /// Errors: those of that.
+    /// Errors: those of [`Region::open`].
     pub fn open(&mut self, options: &OpenOptions<'_>) -> Result<Region> {
         let len_bytes = backing_file::whole_blocks(&self.path, self.len_bytes()?)?;
         if self.is_file() {
@@ -222,8 +223,8 @@ impl LockedFile {
         backing_file::map(held, &self.path, [len_bytes; 2], options)
     }
 
-    /// The file itself, whose lock lasts as long as one of the two results is open, and its other names. A
-    /// new file has no name until [`LockedFile::keep`].
+    /// Returns a duplicate of the descriptor, and the claim. The flock lasts while this value or the duplicate is open. A new file gets its
+    /// name only in [`LockedFile::keep`].
     ///
     /// Errors: [`Error::System`].
     pub fn file_unnamed(&mut self) -> Result<(File, Claim)> {
@@ -239,7 +240,7 @@ impl AsFd for LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        if self.state == State::Named {
+        if self.name == NameState::NamedEarly {
             let _ = fs::unlink(&self.path);
         }
     }
@@ -273,11 +274,11 @@ fn open_existing(path: &Path, how: OFlags) -> Result<Option<OwnedFd>> {
     }
 }
 
-fn make(path: &Path, how: OFlags) -> Result<(OwnedFd, State)> {
+fn make(path: &Path, how: OFlags) -> Result<(OwnedFd, NameState)> {
     let mode = Mode::from_raw_mode(0o600);
     if let Ok(file) = fs::openat(CWD, parent_dir(path), how | OFlags::TMPFILE, mode) {
-        return Ok((file, State::Nameless));
+        return Ok((file, NameState::Nameless));
     }
     let made = fs::openat(CWD, path, how | OFlags::CREATE | OFlags::EXCL, mode);
-    made.map(|file| (file, State::Named)).map_err(system("create", path))
+    made.map(|file| (file, NameState::NamedEarly)).map_err(system("create", path))
 }

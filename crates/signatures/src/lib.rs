@@ -9,12 +9,12 @@
 //!             I2  a read outside the media gives zeros; numbers from the media are bounded before they are used.
 //!             I3  text from the media is escaped before it is shown.
 
-mod bytes;
 mod claim;
 mod detectors;
 mod discard;
 mod holder;
 mod magic_numbers;
+mod media_reader;
 mod protected;
 
 pub use claim::{Claim, ClaimMode, claim, have_bytes_in_common, user_of};
@@ -22,11 +22,11 @@ pub use discard::discard;
 pub use holder::{holder, lock_holder};
 pub use protected::is_write_protected;
 
-use bytes::Bytes;
+use media_reader::MediaReader;
 use std::fmt;
 
-/// Fills a buffer from a position; what cannot be read it leaves zero.
-pub type Read<'a> = &'a dyn Fn(u64, &mut [u8]);
+/// Fills a buffer from a position; it leaves bytes that cannot be read zero.
+pub type ReadAt<'a> = &'a dyn Fn(u64, &mut [u8]);
 
 /// How much of each end is looked at for anything that is not zero.
 const ENDS_BYTES: u64 = 1 << 20;
@@ -91,10 +91,10 @@ impl fmt::Display for Content {
 }
 
 /// What `len_bytes` of media hold.
-pub fn detect(len_bytes: u64, read: Read<'_>) -> Content {
-    let bytes = Bytes { len_bytes, read };
+pub fn detect(len_bytes: u64, read: ReadAt<'_>) -> Content {
+    let media = MediaReader { len_bytes, read };
     let mut found: Vec<Signature> = Vec::new();
-    for signature in magic_numbers::found(&bytes).into_iter().chain(detectors::found(&bytes)) {
+    for signature in magic_numbers::found(&media).into_iter().chain(detectors::found(&media)) {
         match found.iter_mut().find(|known| known.kind == signature.kind) {
             Some(known) => {
                 known.magics.extend(signature.magics);
@@ -107,7 +107,7 @@ pub fn detect(len_bytes: u64, read: Read<'_>) -> Content {
         return Content::Known(found);
     }
     let tail = len_bytes.saturating_sub(ENDS_BYTES);
-    let is_blank = bytes.is_zero(0, ENDS_BYTES.min(len_bytes)) && bytes.is_zero(tail, len_bytes - tail);
+    let is_blank = media.is_zero(0, ENDS_BYTES.min(len_bytes)) && media.is_zero(tail, len_bytes - tail);
     if is_blank { Content::Blank } else { Content::Unknown }
 }
 

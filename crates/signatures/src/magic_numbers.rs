@@ -1,7 +1,7 @@
 //! Formats that a magic number at a fixed position tells for certain.
 
 use crate::Signature;
-use crate::bytes::Bytes;
+use crate::media_reader::MediaReader;
 
 /// A magic number, and where the label is.
 struct Magic {
@@ -74,12 +74,12 @@ const MAGICS: &[Magic] = &[
 ];
 
 /// Those that are there.
-pub fn found(bytes: &Bytes<'_>) -> Vec<Signature> {
-    let there = MAGICS.iter().filter(|magic| bytes.has(magic.at, magic.bytes));
+pub fn found(media: &MediaReader<'_>) -> Vec<Signature> {
+    let there = MAGICS.iter().filter(|magic| media.has(magic.at, magic.bytes));
     there
         .map(|magic| Signature {
             kind: magic.kind,
-            label: magic.label.and_then(|(at, len)| bytes.text(at, len)).filter(|text| text != "NO NAME"),
+            label: magic.label.and_then(|(at, len)| media.text(at, len)).filter(|text| text != "NO NAME"),
             magics: vec![(magic.at, magic.bytes.len() as u64)],
         })
         .collect()

@@ -113,7 +113,7 @@ pub enum SetXattr {
 
 /// What the rules look at, of an inode.
 #[derive(Clone, Copy)]
-pub struct Subject<'a> {
+pub struct Target<'a> {
     /// Its kind.
     pub kind: FileKind,
     /// Its mode bits.
@@ -124,7 +124,7 @@ pub struct Subject<'a> {
     pub check: &'a dyn Fn(Permission) -> Result<()>,
 }
 
-impl Subject<'_> {
+impl Target<'_> {
     fn owned_by(&self, cred: &Cred) -> bool {
         cred.is_root() || cred.uid == self.owner.0
     }
@@ -135,14 +135,14 @@ impl Subject<'_> {
 /// # Errors
 /// [`Error::NoAttribute`] where the namespace is closed to him or the inode cannot have it, [`Error::AccessDenied`],
 /// [`Error::NotSupported`].
-pub fn may_get(subject: Subject<'_>, cred: &Cred, name: XattrName<'_>) -> Result<()> {
+pub fn may_get(target: Target<'_>, cred: &Cred, name: XattrName<'_>) -> Result<()> {
     match name.namespace() {
-        Namespace::User if !matches!(subject.kind, FileKind::Regular | FileKind::Directory) => {
+        Namespace::User if !matches!(target.kind, FileKind::Regular | FileKind::Directory) => {
             Err(Error::NoAttribute)
         }
-        Namespace::User => (subject.check)(Permission::READ),
+        Namespace::User => (target.check)(Permission::READ),
         Namespace::Trusted if !cred.is_root() => Err(Error::NoAttribute),
-        Namespace::AclAccess | Namespace::AclDefault if subject.kind == FileKind::Symlink => {
+        Namespace::AclAccess | Namespace::AclDefault if target.kind == FileKind::Symlink => {
             Err(Error::NotSupported("the access control list of a symbolic link"))
         }
         _ => Ok(()),
@@ -150,21 +150,21 @@ pub fn may_get(subject: Subject<'_>, cred: &Cred, name: XattrName<'_>) -> Result
 }
 
 /// May this caller set or remove the attribute?
-fn may_set(subject: Subject<'_>, cred: &Cred, name: XattrName<'_>) -> Result<()> {
-    let sticky = subject.kind == FileKind::Directory && subject.perm & 0o1000 != 0;
+fn may_set(target: Target<'_>, cred: &Cred, name: XattrName<'_>) -> Result<()> {
+    let sticky = target.kind == FileKind::Directory && target.perm & 0o1000 != 0;
     match name.namespace() {
-        Namespace::User if !matches!(subject.kind, FileKind::Regular | FileKind::Directory) => {
+        Namespace::User if !matches!(target.kind, FileKind::Regular | FileKind::Directory) => {
             Err(Error::NotPermitted)
         }
-        Namespace::User if sticky && !subject.owned_by(cred) => Err(Error::NotPermitted),
-        Namespace::User => (subject.check)(Permission::WRITE),
+        Namespace::User if sticky && !target.owned_by(cred) => Err(Error::NotPermitted),
+        Namespace::User => (target.check)(Permission::WRITE),
         Namespace::Trusted | Namespace::Security if !cred.is_root() => Err(Error::NotPermitted),
         Namespace::Trusted | Namespace::Security => Ok(()),
-        Namespace::AclAccess | Namespace::AclDefault if subject.kind == FileKind::Symlink => {
+        Namespace::AclAccess | Namespace::AclDefault if target.kind == FileKind::Symlink => {
             Err(Error::NotSupported("the access control list of a symbolic link"))
         }
-        Namespace::AclDefault if subject.kind != FileKind::Directory => Ok(()),
-        Namespace::AclAccess | Namespace::AclDefault if !subject.owned_by(cred) => Err(Error::NotPermitted),
+        Namespace::AclDefault if target.kind != FileKind::Directory => Ok(()),
+        Namespace::AclAccess | Namespace::AclDefault if !target.owned_by(cred) => Err(Error::NotPermitted),
         Namespace::AclAccess | Namespace::AclDefault => Ok(()),
     }
 }
@@ -237,7 +237,7 @@ impl Xattrs {
     /// [`Error::AccessDenied`] for a default list of what is no directory.
     pub fn set(
         &mut self,
-        subject: Subject<'_>,
+        target: Target<'_>,
         cred: &Cred,
         name: XattrName<'_>,
         value: &[u8],
@@ -251,10 +251,10 @@ impl Xattrs {
             Namespace::AclAccess | Namespace::AclDefault => Acl::from_xattr(value)?,
             _ => None,
         };
-        may_set(subject, cred, name)?;
+        may_set(target, cred, name)?;
         match name.namespace() {
-            Namespace::AclAccess => return self.set_access(subject, cred, list),
-            Namespace::AclDefault => return self.set_default(subject, list).map(|()| None),
+            Namespace::AclAccess => return self.set_access(target, cred, list),
+            Namespace::AclDefault => return self.set_default(target, list).map(|()| None),
             _ => {}
         }
         let how = if breaks(Breach::XattrFlagsIgnored) { SetXattr::Any } else { how };
@@ -266,7 +266,7 @@ impl Xattrs {
         self.put(name, value.to_vec()).map(|()| None)
     }
 
-    fn set_access(&mut self, subject: Subject<'_>, cred: &Cred, acl: Option<Acl>) -> Result<Option<u16>> {
+    fn set_access(&mut self, target: Target<'_>, cred: &Cred, acl: Option<Acl>) -> Result<Option<u16>> {
         let Some(acl) = acl else {
             self.0.remove(ACL_ACCESS);
             return Ok(None);
@@ -276,14 +276,14 @@ impl Xattrs {
             true => drop(self.0.remove(ACL_ACCESS)),
             false => self.put(XattrName::ACL_ACCESS, acl.to_xattr())?,
         }
-        let stranger = !cred.is_root() && !cred.in_group(subject.owner.1);
+        let stranger = !cred.is_root() && !cred.in_group(target.owner.1);
         let kept = if stranger { !0o2777 } else { !0o777 };
-        Ok(Some(subject.perm & kept | bits))
+        Ok(Some(target.perm & kept | bits))
     }
 
-    fn set_default(&mut self, subject: Subject<'_>, acl: Option<Acl>) -> Result<()> {
+    fn set_default(&mut self, target: Target<'_>, acl: Option<Acl>) -> Result<()> {
         match acl {
-            Some(_) if subject.kind != FileKind::Directory => Err(Error::AccessDenied),
+            Some(_) if target.kind != FileKind::Directory => Err(Error::AccessDenied),
             Some(acl) => self.put(XattrName::ACL_DEFAULT, acl.to_xattr()),
             None => {
                 self.0.remove(ACL_DEFAULT);
@@ -296,8 +296,8 @@ impl Xattrs {
     ///
     /// # Errors
     /// [`Error::NotPermitted`], [`Error::AccessDenied`], [`Error::NotSupported`], [`Error::NoAttribute`].
-    pub fn remove(&mut self, subject: Subject<'_>, cred: &Cred, name: XattrName<'_>) -> Result<()> {
-        may_set(subject, cred, name)?;
+    pub fn remove(&mut self, target: Target<'_>, cred: &Cred, name: XattrName<'_>) -> Result<()> {
+        may_set(target, cred, name)?;
         let list = matches!(name.namespace(), Namespace::AclAccess | Namespace::AclDefault);
         match self.0.remove(name.bytes()) {
             None if !list => Err(Error::NoAttribute),

@@ -1,4 +1,4 @@
-//! The cancellation type of the calling thread (pthread_cancel(3)); `calls::cancel` has the rules.
+//! Cancellation type and state of the calling thread (pthread_setcanceltype(3), pthread_setcancelstate(3)); `calls::cancel` has the rules.
 
 use crate::real;
 use libc::c_int;
@@ -22,7 +22,7 @@ pub fn defer() {
 /// Restores the asynchronous type. Called when the thread has left the engine and the table. If it was
 /// cancelled meanwhile, it ends here.
 #[cold]
-pub fn allow() {
+pub fn restore_asynchronous() {
     // SAFETY: the only pointer is null. The call may unwind the thread, and the thread holds nothing.
     unsafe { real::pthread_setcanceltype(ASYNCHRONOUS, null_mut()) };
 }

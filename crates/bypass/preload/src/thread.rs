@@ -350,7 +350,7 @@ impl Drop for Busy {
             waiting_signals::deliver(&this.waiting);
         }
         if state != 0 {
-            cancellation::allow();
+            cancellation::restore_asynchronous();
         }
     }
 }

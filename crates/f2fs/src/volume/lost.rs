@@ -1,13 +1,17 @@
 //! What a repair by another program has taken away, read from the image as it was before, as far as anything can be made of it.
 //!
-//! State       an image under the old blocks of the undo file, as a mount would show it: the last checkpoint and the fsyncs since.
-//! Invariants  B1  nothing is believed that is not needed. Counts and checksums are not looked at. An inode of no kind is a file. A pointer
-//!                 or node that cannot be is a hole, and counted. A block that cannot be read is an error: its bytes may still be there.
+//! State       the image overlaid with the undo file's old blocks: its state before the repair, at the last checkpoint with the fsyncs
+//!             since.
+//! Invariants  B1  counts and checksums of lost inodes are not trusted. The fsync chain is checked by checksum; `i_blocks` and `i_links`
+//!                 serve as hints. An inode whose mode has no valid type is treated as a regular file. A pointer that leads outside the
+//!                 main area, or to no node, is a hole, and counted. A block that cannot be read is an error, because its bytes may
+//!                 still be there; only `forms` then omits a form.
 //!             B2  each node is walked through once a file, so that a circle of nodes ends.
-//!             B3  a node that the NAT does not lead to is looked for among all live nodes (`lost/stray.rs`).
+//!             B3  a node is looked for among those changed by fsyncs, then in the NAT's block, then among live node blocks that no NAT
+//!                 entry leads to (`lost/stray.rs`).
 //!             B4  if an inode contradicts itself, each reading of it is saved ([`LostForm`]): nothing is guessed.
 //!
-//! An inode without a name on the checkpoint's list of orphans was removed by its user while it was open: it is not lost, but gone.
+//! An unlinked inode on the checkpoint's orphan list was removed by its user: it is not lost.
 
 mod since;
 mod stray;
@@ -44,7 +48,7 @@ const BLOCKS_INLINE: u64 = 2;
 /// What can be saved of a lost inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LostKind {
-    /// Bytes; so is what is of no kind of file.
+    /// Bytes. An inode whose mode has no valid type is treated as a regular file.
     File,
     /// Bytes that were encrypted or compressed, as they are on the device.
     Encoded,
@@ -56,7 +60,7 @@ pub enum LostKind {
     Special(FileKind, u32),
 }
 
-/// An inode that a repair would take away.
+/// An inode that the repair removed, or whose content it changed.
 #[derive(Clone, Debug)]
 pub struct LostInode {
     /// Its number on the media.
@@ -73,7 +77,7 @@ pub struct LostInode {
     pub gid: u32,
     /// When its content was changed.
     pub mtime: Time,
-    /// A name that still leads to it, if only its content was taken away.
+    /// Its path, or `inode N`, if the inode still exists: then the repair only changed its content.
     pub path: Option<String>,
 }
 
@@ -89,7 +93,7 @@ pub struct LostContent {
 /// An inode whose impossible fields were replaced, so that it can be read.
 struct ReadableInode {
     inode: Inode,
-    /// It was of no kind, or contradicted itself: its size is believed only if it ends in the last block.
+    /// Its mode had no valid type, or it contradicted itself: its size is believed only if it ends in the last block.
     is_doubtful: bool,
 }
 
@@ -102,11 +106,11 @@ impl ReadableInode {
         is_sure.then_some(inode.size_bytes)
     }
 
-    /// Where its content ends, if its last block ends at `behind_last`.
-    fn end_given_last_block(&self, behind_last: u64) -> u64 {
+    /// Where its content ends, if its last block ends at `end_of_last_block`.
+    fn end_given_last_block(&self, end_of_last_block: u64) -> u64 {
         let size = self.inode.size_bytes.min(self.inode.size_max_bytes());
-        let is_in_last = size.div_ceil(BLOCK) * BLOCK == behind_last && !is_encoded(&self.inode);
-        self.end().unwrap_or(if is_in_last { size } else { size.max(behind_last) })
+        let is_in_last = size.div_ceil(BLOCK) * BLOCK == end_of_last_block && !is_encoded(&self.inode);
+        self.end().unwrap_or(if is_in_last { size } else { size.max(end_of_last_block) })
     }
 
     /// The same inode, if it were a file of blocks.
@@ -119,7 +123,7 @@ impl ReadableInode {
         Ok(ReadableInode { inode, is_doubtful: true })
     }
 
-    /// Its inline bytes, as far as its size says.
+    /// Its inline bytes up to its size; all of them if that size is not credible.
     fn inline(&self) -> &[u8] {
         let (content, size) = (self.inode.inline_content(), self.inode.size_bytes);
         let is_right = (u64::from(self.is_doubtful)..=content.len() as u64).contains(&size);
@@ -127,7 +131,7 @@ impl ReadableInode {
     }
 }
 
-/// One reading of a lost inode. If an inode contradicts itself there are several, and nobody knows the right one.
+/// One reading of a lost inode. An inode that contradicts itself has several, and the right one is not known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LostForm {
     /// What it says to be.
@@ -152,7 +156,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// An image as a mount would show it: its last checkpoint and the fsyncs since. Nothing is lost yet.
+    /// An image as a mount would show it: its last checkpoint and the fsyncs since. `since` fills in the lost inodes.
     ///
     /// # Errors
     /// [`OpenError::System`] if a block cannot be read; others if nothing can be made of the image.
@@ -167,9 +171,8 @@ impl Lost {
         let seed = (features & feature::INODE_CHECKSUM != 0).then(|| inode_seed(&superblock.uuid));
         let chain = Chain::read(&device, &geometry, &checkpoint, &Nodes::new(nat(), seed, None));
         let nodes = Nodes::new(nat(), None, None);
-        let has_name = chain.named_inodes(&device);
-        let fsynced =
-            Fsynced::of_known(&chain, &device, &nodes.nat, features, &|ino| has_name.contains(&ino));
+        let named = chain.named_inodes(&device);
+        let fsynced = Fsynced::of_known(&chain, &device, &nodes.nat, features, &|ino| named.contains(&ino));
         nodes.nat.change(fsynced.nodes);
         let media = Media {
             device,
@@ -201,7 +204,7 @@ impl Lost {
         &self.changed_attributes
     }
 
-    /// By number.
+    /// The lost inodes in ascending inode number.
     pub fn inodes(&self) -> impl Iterator<Item = &LostInode> {
         self.inodes.values()
     }
@@ -215,17 +218,18 @@ impl Lost {
             }
             Ok(false)
         };
-        // An inode whose name cannot be read is saved by its number.
+        // If the listing fails, the remaining lost inodes are saved at the top level.
         if let Ok(ReadableInode { inode, .. }) = self.inode_in_form(ino, LostForm::AsSaid) {
             let _ = self.media.list(&inode, 0, &mut add);
         }
         names
     }
 
-    /// The readings of it that are to be saved; the first is what it says to be.
+    /// The readings of the inode `ino` that are to be saved; the first is what it says to be. If its blocks cannot be read, the form
+    /// [`LostForm::Blocks`] is omitted.
     ///
     /// # Errors
-    /// A block that cannot be read.
+    /// The inode cannot be read.
     pub fn forms(&self, ino: u32) -> io::Result<Vec<LostForm>> {
         let ReadableInode { inode, .. } = self.inode_in_form(ino, LostForm::AsSaid)?;
         let block = inode.block();
@@ -246,18 +250,19 @@ impl Lost {
             forms.push(LostForm::Blocks);
         }
         let own = || &block.addr[inode.first_pointer()..][..inode.pointers()];
-        let leads_nowhere = |pointer: &U32| BlockAddr(pointer.get()).is_block() && !self.is_there(pointer);
-        let has_bytes = match inode.kind {
+        let leads_nowhere =
+            |pointer: &U32| BlockAddr(pointer.get()).is_block() && !self.is_in_main_area(pointer);
+        let may_be_inline = match inode.kind {
             FileKind::Regular | FileKind::Symlink => inode.has_pointers(),
             kind => kind != FileKind::Directory && inode.size_bytes > 0,
         };
-        if has_bytes && inode.size_bytes <= room && own().iter().any(leads_nowhere) {
+        if may_be_inline && inode.size_bytes <= room && own().iter().any(leads_nowhere) {
             forms.push(LostForm::Inline);
         }
         Ok(forms)
     }
 
-    /// Returns true if it is a directory, and all of its entries can be read.
+    /// Returns true if the listing has a dot entry and no damage.
     fn is_listed(&self, dir: &Inode) -> bool {
         let mut has_dots = false;
         let listed = self.media.list_all(dir, 1, &mut |entry| {
@@ -267,7 +272,7 @@ impl Lost {
         has_dots && listed.is_ok_and(|damage| damage.is_empty())
     }
 
-    /// Blocks that a copy of it takes.
+    /// Blocks that a copy of the inode `ino` takes.
     ///
     /// # Errors
     /// A block that cannot be read.
@@ -280,21 +285,22 @@ impl Lost {
         let mut blocks = 0;
         self.walk(&found.inode, &mut |first, pointers| {
             let here = end.saturating_sub(first).min(pointers.len() as u64) as usize;
-            blocks += pointers[..here].iter().filter(|pointer| self.is_there(pointer)).count() as u64;
+            blocks += pointers[..here].iter().filter(|pointer| self.is_in_main_area(pointer)).count() as u64;
             Ok(())
         })?;
         Ok(blocks)
     }
 
-    /// Gives its bytes to `emit`, with their offsets, piece by piece and without holes. Some may lie behind the end that is returned.
+    /// Gives the bytes of the inode `ino` to `emit_bytes`, with their offsets, piece by piece and without holes. Emitted blocks are whole:
+    /// bytes may lie beyond the returned size.
     ///
     /// # Errors
-    /// A block that cannot be read, and those of `emit`.
+    /// A block that cannot be read, and those of `emit_bytes`.
     pub fn read(
         &self,
         ino: u32,
         form: LostForm,
-        emit: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
+        emit_bytes: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<LostContent> {
         let found = self.inode_in_form(ino, form)?;
         let inode = &found.inode;
@@ -302,14 +308,14 @@ impl Lost {
             let content = if form == LostForm::Inline { inode.inline_content() } else { found.inline() };
             // If DATA_EXIST is not set, a file's inline bytes were never written.
             if form == LostForm::Inline || inode.has(inline_flag::DATA_EXIST | inline_flag::DENTRY) {
-                emit(0, content)?;
+                emit_bytes(0, content)?;
             }
             return Ok(LostContent { size_bytes: content.len() as u64, missing: 0 });
         }
         if !inode.has_pointers() {
             return Ok(LostContent::default());
         }
-        let (mut behind_last, mut holes, mut buf) = (0, 0, vec![0; PIECE_BLOCKS * BLOCK_BYTES]);
+        let (mut end_of_last_block, mut holes, mut buf) = (0, 0, vec![0; PIECE_BLOCKS * BLOCK_BYTES]);
         let end = found.end().unwrap_or(u64::MAX);
         let nodes = self.walk(inode, &mut |first, pointers| {
             let mut n = 0;
@@ -319,7 +325,7 @@ impl Lost {
                     break;
                 }
                 let follows = |(k, pointer): &(usize, &U32)| {
-                    pointer.get() == addr.plus(*k as u32).0 && self.is_there(pointer)
+                    pointer.get() == addr.plus(*k as u32).0 && self.is_in_main_area(pointer)
                 };
                 let run = pointers[n..].iter().take(PIECE_BLOCKS).enumerate().take_while(follows).count();
                 if run == 0 {
@@ -329,12 +335,12 @@ impl Lost {
                 }
                 let bytes = &mut buf[..run * BLOCK_BYTES];
                 self.media.device.read(addr, 0, bytes).map_err(io::Error::other)?;
-                emit(at, bytes)?;
-                (n, behind_last) = (n + run, at + (run * BLOCK_BYTES) as u64);
+                emit_bytes(at, bytes)?;
+                (n, end_of_last_block) = (n + run, at + (run * BLOCK_BYTES) as u64);
             }
             Ok(())
         })?;
-        Ok(LostContent { size_bytes: found.end_given_last_block(behind_last), missing: nodes + holes })
+        Ok(LostContent { size_bytes: found.end_given_last_block(end_of_last_block), missing: nodes + holes })
     }
 
     fn add_one(&mut self, nid: Nid) -> Result<()> {
@@ -363,7 +369,7 @@ impl Lost {
         }
     }
 
-    /// An inode that was found, to be read in this form.
+    /// The inode `ino`, to be read in this form.
     fn inode_in_form(&self, ino: u32, form: LostForm) -> io::Result<ReadableInode> {
         let found = self.find_inode(Nid(ino)).and_then(|found| found.ok_or(Error::Stale));
         let found = found.map_err(io::Error::other)?;
@@ -376,8 +382,8 @@ impl Lost {
         node.map(|node| made_readable(Arc::unwrap_or_clone(node), nid, self.media.features)).transpose()
     }
 
-    /// A node of an inode. Looks where the NAT points. If the footer there disagrees, looks among the live blocks that nothing leads to.
-    /// If it is not there either, takes the NAT's block if nothing contradicts that.
+    /// A node of an inode. Looks at nodes changed by fsyncs, then at the NAT's block, then among live node blocks that no NAT entry leads
+    /// to. If no footer names the node, takes the NAT's block if nothing contradicts that.
     fn find_node(&self, nid: Nid, ino: Nid) -> Result<Option<Arc<NodeBlock>>> {
         let Media { device, geometry, nodes, .. } = &self.media;
         if let Some(made) = nodes.changed_node(nid) {
@@ -422,20 +428,24 @@ impl Lost {
         Ok(self.stray.get_or_init(|| found))
     }
 
-    fn is_there(&self, pointer: &U32) -> bool {
+    fn is_in_main_area(&self, pointer: &U32) -> bool {
         let addr = BlockAddr(pointer.get());
         addr.is_block() && self.media.geometry.in_main(addr)
     }
 
-    /// Gives all pointers to `emit`, with the page of the first of each piece. Returns how many nodes lead nowhere.
-    fn walk(&self, inode: &Inode, emit: &mut dyn FnMut(u64, &[U32]) -> io::Result<()>) -> io::Result<u64> {
+    /// Gives all pointers to `visit_pointers`, with the page of the first of each piece. Returns how many nodes lead nowhere.
+    fn walk(
+        &self,
+        inode: &Inode,
+        visit_pointers: &mut dyn FnMut(u64, &[U32]) -> io::Result<()>,
+    ) -> io::Result<u64> {
         let own = &inode.block().addr[inode.first_pointer()..][..inode.pointers()];
-        emit(0, own)?;
+        visit_pointers(0, own)?;
         let (mut seen, mut missing) = (Nids::default(), 0);
         for (root, child) in inode.block().nid.iter().enumerate() {
             let first = first_page_under(root, inode.pointers()).0;
             let place = (Nid(child.get()), [0, 0, 1, 1, 2][root], first);
-            missing += self.walk_node(inode.nid, place, &mut seen, emit)?;
+            missing += self.walk_node(inode.nid, place, &mut seen, visit_pointers)?;
         }
         Ok(missing)
     }
@@ -445,7 +455,7 @@ impl Lost {
         ino: Nid,
         (nid, depth, first): (Nid, u32, u64),
         seen: &mut Nids,
-        emit: &mut dyn FnMut(u64, &[U32]) -> io::Result<()>,
+        visit_pointers: &mut dyn FnMut(u64, &[U32]) -> io::Result<()>,
     ) -> io::Result<u64> {
         if nid == Nid::NONE {
             return Ok(0);
@@ -457,13 +467,13 @@ impl Lost {
         };
         let pointers = &pointers_of(&node).pointers;
         if depth == 0 {
-            emit(first, pointers)?;
+            visit_pointers(first, pointers)?;
             return Ok(0);
         }
         let mut missing = 0;
         for (n, child) in pointers.iter().enumerate() {
             let place = (Nid(child.get()), depth - 1, first + n as u64 * span(depth));
-            missing += self.walk_node(ino, place, seen, emit)?;
+            missing += self.walk_node(ino, place, seen, visit_pointers)?;
         }
         Ok(missing)
     }

@@ -69,7 +69,7 @@ pub fn set_attributes(
 ) -> Result<()> {
     let mut xattrs = None;
     if let Some(perm) = new.perm.filter(|_| inode.volatile.has_list(List::Access)) {
-        let mut set = xattr::of_latched(core, inode)?;
+        let mut set = xattr::load_latched(core, inode)?;
         xattrs = set.follow_mode(perm).then_some(set);
     }
     set_all(core, guard, inode, new, xattrs.as_ref())
@@ -240,7 +240,12 @@ impl Eof {
 
 /// For cleaning: logs size, attributes and extended attributes of a file again, unchanged, unless another
 /// caller is moving EOF.
-pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) -> Result<()> {
+pub fn log_attributes_again(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    eof: Eof,
+) -> Result<()> {
     let Some(_latched) = eof.try_hold(inode) else { return Ok(()) };
     let file = inode.volatile.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
     let is_locked_whole = core.variant.locks_whole_file() && file;

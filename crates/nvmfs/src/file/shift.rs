@@ -19,7 +19,7 @@ use crate::file::cells::{Change, Committed, LockedSparse, lock_existing, wake};
 use crate::file::deferred::free_replaced;
 use crate::file::new_blocks::Span;
 use crate::file::resize::{NewAttributes, apply, attributes_of};
-use crate::file::write_heddle::look;
+use crate::file::write_heddle::cell_state;
 use crate::file::write_paper::lock_range;
 use crate::format::blob::{
     Kind, MapRun, RUN_PAGES_MAX, WORDS_A_BLOCK, WORDS_A_RUN, map_of_words, words_of_map,
@@ -327,7 +327,8 @@ pub fn current(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<
         return None;
     }
     let still = |run: &MapRun| {
-        (run.page.0..run.page.0 + run.blocks.count).any(|page| look(core, inode, PageNo(page)).1 <= version)
+        (run.page.0..run.page.0 + run.blocks.count)
+            .any(|page| cell_state(core, inode, PageNo(page)).1 <= version)
     };
     let write = |run: MapRun| Record::Write {
         page: run.page,

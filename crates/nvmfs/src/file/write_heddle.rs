@@ -165,7 +165,7 @@ struct Prepared {
 }
 
 /// A page's content and version.
-pub fn look(core: &Core, inode: InodeRef<'_>, page: PageNo) -> (Map, Version) {
+pub fn cell_state(core: &Core, inode: InodeRef<'_>, page: PageNo) -> (Map, Version) {
     inode.volatile.index().find(&core.arena, page).map_or((Map::HOLE, Version(0)), |run| {
         let version = run.cells[0].lock_version().version();
         (run.cells[0].map(), version)
@@ -181,7 +181,7 @@ fn prepare(
     data: &[u8],
     extents: &mut Vec<Extent>,
 ) -> Result<Prepared> {
-    let replaces = span.pages() == 1 && look(core, inode, span.first()).0.block().is_some();
+    let replaces = span.pages() == 1 && cell_state(core, inode, span.first()).0.block().is_some();
     let purpose = if replaces { Purpose::Replace } else { Purpose::Data };
     new_blocks::allocate(core, guard.own, span, purpose, extents)?;
     for extent in extents.iter() {
@@ -197,7 +197,7 @@ fn prepare(
         let mut edges = [None; 2];
         for (edge, to) in span.edges().into_iter().zip(&mut edges) {
             let Some(page) = edge else { continue };
-            let (map, version) = look(core, inode, page);
+            let (map, version) = cell_state(core, inode, page);
             new_blocks::fill_edge(core, span, extents, page, map)?;
             *to = Some((page, map, version));
         }
@@ -294,7 +294,7 @@ fn recopy_edges(
 ) -> Result<()> {
     let mut stale = false;
     for (page, map, version) in prepared.edges.iter().flatten() {
-        let now = look(core, inode, *page);
+        let now = cell_state(core, inode, *page);
         if now != (*map, *version) && !breaks(Breach::EdgesOld) {
             new_blocks::fill_edge(core, span, extents, *page, now.0)?;
             stale = true;

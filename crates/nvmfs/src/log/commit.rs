@@ -118,7 +118,7 @@ pub fn commit_for(
             step(Step::Stored);
             // PERSIST: the operation is durable from here on.
             let durable = Durable::fenced(|| fence_unless(Bug::CommitFenceMissing, &core.region));
-            note_closed(guard, inode, &at);
+            note_began_page(guard, inode, &at);
             Ok(durable)
         }
         LogKind::Tail => commit_by_tail(core, guard, inode, records, purpose),
@@ -134,10 +134,10 @@ fn purpose_of(records: &[Record]) -> Purpose {
     if records.iter().any(frees) { Purpose::Free } else { Purpose::Replace }
 }
 
-/// Notes a closed page. The cleaning runs when the call holds nothing more.
-fn note_closed(guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: &Appended) {
-    if at.closed_page {
-        guard.scratch.closed.push(inode.id());
+/// Notes that a page was begun. The cleaning runs when the call holds nothing more.
+fn note_began_page(guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: &Appended) {
+    if at.began_page {
+        guard.scratch.to_clean.push(inode.id());
     }
 }
 
@@ -157,7 +157,7 @@ fn commit_by_tail(
     chain::set_tail_unfenced(core, inode, chain);
     // PERSIST: the tail decides: the operation is durable from here on.
     let durable = Durable::fenced(|| fence_unless(Bug::TailFenceMissing, &core.region));
-    note_closed(guard, inode, &at);
+    note_began_page(guard, inode, &at);
     Ok(durable)
 }
 
@@ -178,7 +178,7 @@ fn commit_by_mark(
         let _log = locks.map(|l| l.log.lock());
         step(Step::Logging);
         let at = log(core, guard, inode, records, purpose, false)?.1;
-        if at.closed_page {
+        if at.began_page {
             // PERSIST: the link before any record after it, of any writer.
             fence_unless(Bug::LinkFencedLate, &core.region);
         }
@@ -186,7 +186,7 @@ fn commit_by_mark(
     };
     #[cfg(feature = "planted")]
     step(Step::Unfenced);
-    if !at.closed_page || planted(Bug::LinkFencedLate) {
+    if !at.began_page || planted(Bug::LinkFencedLate) {
         if let Some(l) = locks {
             l.tail.ask_for();
         }
@@ -208,7 +208,7 @@ fn commit_by_mark(
     }
     // PERSIST: the mark decides: the operation is durable from here on, before the index tells of it.
     let durable = Durable::fenced(|| fence_unless(Bug::MarkFenceMissing, &core.region));
-    note_closed(guard, inode, &at);
+    note_began_page(guard, inode, &at);
     Ok(durable)
 }
 

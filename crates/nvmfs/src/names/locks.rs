@@ -9,9 +9,9 @@ use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use heddle_vfs::{Error, Result};
 
-/// The place of a name.
+/// The place of a name: its directory and hash, which give its bucket.
 #[derive(Clone, Copy)]
-pub struct NameHash<'c> {
+pub struct NamePlace<'c> {
     /// The directory.
     pub dir: InodeRef<'c>,
     /// Hash of the name.
@@ -31,11 +31,12 @@ impl<'c> Locks<'c> {
     /// dead already.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if a place's directory is dead.
+    /// [`Error::NotFound`] if a place's directory is dead; [`Error::WouldDeadlock`] in a signal handler, if the interrupted call may hold
+    /// one of the locks.
     pub fn take(
         core: &'c Core,
-        one: NameHash<'c>,
-        other: Option<NameHash<'c>>,
+        one: NamePlace<'c>,
+        other: Option<NamePlace<'c>>,
         victim: Option<InodeRef<'c>>,
     ) -> Result<Option<Locks<'c>>> {
         let mut places = [Some(one), other];
@@ -70,12 +71,15 @@ impl<'c> Locks<'c> {
         Ok(true)
     }
 
-    fn index(&self, at: NameHash<'_>) -> Option<usize> {
+    fn index(&self, at: NamePlace<'_>) -> Option<usize> {
         self.places.iter().position(|place| place.as_ref().is_some_and(|place| place.covers(at.dir, at.hash)))
     }
 
     /// The locked bucket of one of the places.
-    pub fn at(&mut self, at: NameHash<'_>) -> Result<&mut Locked<'c>> {
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if `take` did not lock that place.
+    pub fn at(&mut self, at: NamePlace<'_>) -> Result<&mut Locked<'c>> {
         let index = self.index(at).ok_or(Error::Stale)?;
         self.places[index].as_mut().ok_or(Error::Stale)
     }

@@ -17,7 +17,7 @@ use crate::format::layout::TARGET_BYTES;
 use crate::format::record::{NameBuf, Record};
 use crate::ids::InodeId;
 use crate::log::{chain, commit};
-use crate::names::locks::{Locks, NameHash};
+use crate::names::locks::{Locks, NamePlace};
 use crate::names::table::{self, Crowded, Key, Meaning, Named};
 use crate::names::{in_place_removal, life};
 use crate::planted::{Breach, breaks};
@@ -379,7 +379,7 @@ pub fn remove(
     let latched = latch(core, dir);
     let key = table::key(core, name.bytes());
     let mut seen = table::find(core, dir, key)?.ok_or(Error::NotFound)?;
-    let place = NameHash { dir, hash: key.hash };
+    let place = NamePlace { dir, hash: key.hash };
     let (mut since, mut turns) = (None, wait::Retries::default());
     loop {
         let victim = victim_of(core, Some(&seen)).filter(|_| what == Remove::Directory);
@@ -410,7 +410,7 @@ fn remove_locked<'c>(
     core: &'c Core,
     guard: &mut LaneGuard<'_>,
     cred: &Cred,
-    (place, key): (NameHash<'c>, Key<'_>),
+    (place, key): (NamePlace<'c>, Key<'_>),
     what: Remove,
     named: &Named,
     mut locks: Locks<'c>,
@@ -447,7 +447,7 @@ fn remove_locked<'c>(
             guard.lane.intent.note_unlinking(child.id());
             drop(records);
             // All records of the page may be dead now.
-            guard.scratch.closed.push(dir.id());
+            guard.scratch.to_clean.push(dir.id());
         }
         logged => {
             let durable = logged?;

@@ -26,7 +26,7 @@ use crate::format::record::Record;
 use crate::ids::InodeId;
 use crate::log::commit;
 use crate::names::life;
-use crate::names::locks::{Locks, NameHash};
+use crate::names::locks::{Locks, NamePlace};
 use crate::names::ops::{
     add_link, check_removal, child_of, grow_if_crowded, latch, prepare, record, victim_of,
 };
@@ -80,7 +80,7 @@ pub fn rename(
     let across = from.dir.ino != to.dir.ino;
     let keys = [table::key(core, from.name.bytes()), table::key(core, to.name.bytes())];
     let places =
-        [NameHash { dir: from.dir, hash: keys[0].hash }, NameHash { dir: to.dir, hash: keys[1].hash }];
+        [NamePlace { dir: from.dir, hash: keys[0].hash }, NamePlace { dir: to.dir, hash: keys[1].hash }];
     let look = || -> Result<Found> {
         let moved = table::find(core, from.dir, keys[0])?.ok_or(Error::NotFound)?;
         Ok(Found { moved, target: table::find(core, to.dir, keys[1])? })
@@ -169,7 +169,7 @@ fn rename_locked<'c>(
         _ => None,
     };
     let (place_to, place_from) =
-        (NameHash { dir: to.dir, hash: to_key.hash }, NameHash { dir: from.dir, hash: from_key.hash });
+        (NamePlace { dir: to.dir, hash: to_key.hash }, NamePlace { dir: from.dir, hash: from_key.hash });
     let versions = [locks.at(place_to)?.version().next(), locks.at(place_from)?.version().next()];
     // Within a directory both records have one version, larger than both buckets'.
     let across = from.dir.ino != to.dir.ino;
@@ -337,7 +337,7 @@ fn commit_plan(
     guard: &mut LaneGuard<'_>,
     plan: &Plan<'_>,
     locks: &mut Locks<'_>,
-    places: [NameHash<'_>; 2],
+    places: [NamePlace<'_>; 2],
 ) -> Result<Option<Crowded>> {
     let (to, from) = (plan.record_to(), plan.record_from());
     // A foreign record has two words more, which takes at most one slot.
@@ -377,7 +377,7 @@ fn show(
     guard: &mut LaneGuard<'_>,
     plan: &Plan<'_>,
     locks: &mut Locks<'_>,
-    [place_to, place_from]: [NameHash<'_>; 2],
+    [place_to, place_from]: [NamePlace<'_>; 2],
     (entry_to, durable): (EntryMemory, Durable),
 ) -> Result<Option<Crowded>> {
     plan.to.0.dir.volatile.touch(plan.now);

@@ -169,11 +169,10 @@ impl Chain {
         self.owner.compare_exchange(from, u32::from(lane) | BUSY, Acquire, Relaxed).is_ok()
     }
 
-    /// Returns true if this dead lane was in a call that uses the chain. Then its settler has the chain until
-    /// it is done.
-    pub fn was_used_by(&self, dead: u16) -> bool {
+    /// Returns true if this lane, or its settler, has the chain busy.
+    pub fn is_busy_for(&self, lane: u16) -> bool {
         // ORDERING: Acquire, pairs with the Release of the last user of the chain.
-        self.owner.load(Acquire) == u32::from(dead) | BUSY
+        self.owner.load(Acquire) == u32::from(lane) | BUSY
     }
 
     /// Clears the owner of a chain that a dead lane only kept. The chain is whole, and another lane may take
@@ -276,9 +275,9 @@ mod tests {
         assert_eq!((chain.number(), chain.user(), Chain::new(3, 5).user()), (3, None, Some(5)));
         assert!(chain.claim(5) && chain.user() == Some(5));
         assert!(!chain.claim(5) && !chain.claim(6) && !chain.claim_quiet(6), "it is busy");
-        assert!(chain.was_used_by(5) && !chain.was_used_by(6));
+        assert!(chain.is_busy_for(5) && !chain.is_busy_for(6));
         chain.rest(5);
-        assert!(chain.user().is_none() && !chain.was_used_by(5));
+        assert!(chain.user().is_none() && !chain.is_busy_for(5));
         assert!(!chain.claim(6), "another lane keeps it");
         assert!(!chain.claim_quiet(5), "it keeps it itself");
         chain.forget_keeper(6);

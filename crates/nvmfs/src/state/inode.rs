@@ -98,8 +98,8 @@ pub struct VolatileInode {
     gate: AtomicU32,
     /// The low half of the mtime that the last `stat` returned.
     mtime_seen: AtomicU32,
-    /// Held to move EOF or change attributes. In a directory it is also held to grow the table, and in the
-    /// papers' variants to change names.
+    /// Held to move EOF, to clear or shift pages, or to change attributes or extended attributes. For a directory it is also held to grow
+    /// the table, and while a name moves to another directory; in the papers' variants also to change names.
     pub eof: Latch,
     /// Held while the block of further heads is made.
     pub heads: Latch,

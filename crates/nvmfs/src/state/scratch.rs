@@ -14,9 +14,8 @@ pub struct Scratch {
     pub replaced: Vec<Extent>,
     /// Records of a transaction.
     pub records: Vec<Record>,
-    /// Inodes in whose logs the call has closed a page, once for each page. They are cleaned at the end of
-    /// the call, when it holds nothing.
-    pub closed: Vec<InodeId>,
+    /// Inodes whose logs are cleaned at the end of the call, when it holds nothing: once for each page that the call has begun.
+    pub to_clean: Vec<InodeId>,
     /// Cells that a read collected.
     pub collected: Vec<Seen>,
 }

@@ -1,4 +1,4 @@
-//! Log cleaning by the calls themselves: a call that closes a page examines old pages of the same chain.
+//! Log cleaning by the calls themselves: a call that begins a page examines old pages of the same chain.
 //!
 //! A page whose records are all superseded is unlinked. The unlinking is fenced before the block is used
 //! again (D5a). A record is durable before it is published. So an older record is dead as soon as the cells
@@ -10,7 +10,7 @@
 //! Source      fast and thorough garbage collection of NOVA, the rules changed for many chains: docs/protocol.md D5, P7, P8.
 
 use crate::file::blocks::list_of;
-use crate::file::resize::{Eof, restate};
+use crate::file::resize::{Eof, log_attributes_again};
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{FoundRecord, PlainWrite, decode_plain_write, parse};
 use crate::ids::{BlockNo, Extent, InodeId};
@@ -27,38 +27,38 @@ use heddle_arena::sync::yield_now;
 use heddle_vfs::{FileKind, Result};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Number of old pages examined for each page closed, until one is found dead. So as many pages are freed as
-/// are added, and the living pages between them are passed faster than they grow.
+/// Number of old pages examined for each page begun, until one is found dead. So as many pages are freed as are added, and the living
+/// pages between them are passed faster than they grow.
 const PAGES_A_STEP: u32 = 3;
 
-/// Runs at the end of a call: cleans the logs in which the call has closed pages. The call holds no lock any
-/// more, and still has its files open.
+/// Runs at the end of a call: cleans the logs in which the call has begun pages. The call holds no lock any more, and still has its files
+/// open.
 #[inline]
 pub fn after_call(core: &Core, guard: &mut LaneGuard<'_>) {
-    if !guard.scratch.closed.is_empty() {
-        clean_closed(core, guard, clean_of);
+    if !guard.scratch.to_clean.is_empty() {
+        clean_logs(core, guard, clean_of);
     }
 }
 
 /// Cleans between the transactions of a call that has many of one file and holds the file's EOF latch.
 pub fn between(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    if !guard.scratch.closed.is_empty() {
-        clean_closed(core, guard, |core, guard, _| clean_file(core, guard, inode, Eof::Held));
+    if !guard.scratch.to_clean.is_empty() {
+        clean_logs(core, guard, |core, guard, _| clean_file(core, guard, inode, Eof::Held));
     }
 }
 
 #[cold]
-fn clean_closed(
+fn clean_logs(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     mut clean: impl FnMut(&Core, &mut LaneGuard<'_>, InodeId),
 ) {
-    let mut closed = std::mem::take(&mut guard.scratch.closed);
-    for id in closed.drain(..) {
+    let mut logs = std::mem::take(&mut guard.scratch.to_clean);
+    for id in logs.drain(..) {
         clean(core, guard, id);
     }
-    // Pages that cleaning itself has closed are left to a later call.
-    guard.scratch.closed = closed;
+    // Logs in which cleaning itself has begun pages are left to a later call.
+    guard.scratch.to_clean = logs;
 }
 
 fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
@@ -105,7 +105,7 @@ fn clean_file(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: 
 fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
     let directory = matches!(inode.volatile.kind_perm(), Some((FileKind::Directory, _)));
     if directory && inode.volatile.foreign_record_may_count() {
-        if restate(core, guard, inode, eof).is_err() {
+        if log_attributes_again(core, guard, inode, eof).is_err() {
             return;
         }
         met(Met::DebtEnded);

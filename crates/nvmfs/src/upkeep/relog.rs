@@ -1,17 +1,17 @@
 //! Logging anew: cleaning as an ordinary writer.
 //!
-//! The living records of the oldest page of all chains are appended to the lane's own chain. Then the page is
-//! dead and is freed. So the first pages always move on, tombstones behind them become droppable, and a log
-//! stays within a few times its living records. Idle chains, also those of a sleeping thread, are emptied in
-//! the same way, page by page, until they have no page left.
+//! The living records of the oldest page of all chains are appended to the lane's own chain. Then the page is dead and is freed. So each
+//! chain's head advances, and tombstones in its later pages can be dropped. A log stays within a few times its living records. Idle chains,
+//! also those of a sleeping thread, are emptied in the same way, page by page, until they have no page left.
 //!
-//! Invariants  I1  a data page keeps its block and gets a new version, under its cell's lock, as with any write: two records
-//!                 never carry one version (D1). A name keeps its version: the copy says the same.
-//!             I2  a record that cannot be logged anew here (it names an extent list, or is a punch that is still needed) keeps
-//!                 its page. A record that stays only because of the size is replaced by an attribute record.
-//!             I3  a record that is logged anew is the newest one while that happens: the name's bucket or the page's cell is locked.
-//! Scope       directories of every variant; files of `heddle`; files of the papers' variants when the call
-//!             has released its range: a record is logged anew under the range lock of its pages, as one of their writes.
+//! Invariants  I1  a data page keeps its block and gets a new version, as with any write: no two write records of one page carry one
+//!                 version. A copied name record keeps its version, because it has the same content.
+//!             I2  a record keeps its page if it names an extent list, is a punch or remap that is still needed as a tombstone, or has
+//!                 an unreadable map. A record that stays only because of the size is replaced by an attribute record.
+//!             I3  a record that is logged anew is the newest one while that happens: a name is logged under its bucket's lock, a page
+//!                 under its cell's. Attributes of a directory need no lock: of two records the one with the larger change count wins.
+//! Scope       directories of every variant; files of `heddle`; files of the papers' variants when the call has released its range: a
+//!             record is logged anew under the range lock of its pages, as a write of that variant.
 //! Lock order  papers' variants: EOF latch (only tried), range lock, log lock.
 //! Source      docs/protocol.md P8; in NOVA the thorough garbage collection does this, by copying a whole log.
 
@@ -20,9 +20,9 @@ pub mod paper;
 use crate::alloc::Purpose;
 use crate::file::blocks::list_of;
 use crate::file::cells::{Committed, Locked, lock_pages};
-use crate::file::resize::{Eof, restate};
+use crate::file::resize::{Eof, log_attributes_again};
 use crate::file::shift;
-use crate::file::write_heddle::look;
+use crate::file::write_heddle::cell_state;
 use crate::format::page::{PageHeader, SLOTS};
 use crate::format::record::{Blocks, FoundRecord, Record, parse};
 use crate::ids::{BlockNo, Extent, PageNo};
@@ -36,14 +36,14 @@ use crate::state::lease::LaneGuard;
 use crate::upkeep::garbage::{Page, alive, first_era, free_unlinked, maps_a_page, tombstone_needed};
 use heddle_vfs::{FileKind, Result};
 
-/// Logs the records of the log's oldest page anew and drops the page; if its chain is busy, those of the first
-/// page of the lane's own chain.
-pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own: &Chain, eof: Eof) {
-    let age = |c: &&Chain| first_era(core, inode, c).unwrap_or(u64::MAX);
-    let oldest = chain::existing(core, inode).filter(|c| c.oldest().is_some()).min_by_key(age);
-    let other = oldest.filter(|c| !std::ptr::eq(*c, own) && c.claim_quiet(guard.id));
-    // A failure (no space) is retried when the next page is closed.
-    let _done = move_page(core, guard, inode, other.unwrap_or(own), own, eof);
+/// Logs the records of the log's oldest page anew and drops the page; if its chain is busy, those of the first page of the lane's own
+/// chain.
+pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own_chain: &Chain, eof: Eof) {
+    let era = |c: &&Chain| first_era(core, inode, c).unwrap_or(u64::MAX);
+    let oldest = chain::existing(core, inode).filter(|c| c.oldest().is_some()).min_by_key(era);
+    let other = oldest.filter(|c| !std::ptr::eq(*c, own_chain) && c.claim_quiet(guard.id));
+    // A failure (no space) is retried when the next page is begun.
+    let _done = move_page(core, guard, inode, other.unwrap_or(own_chain), own_chain, eof);
     if let Some(other) = other {
         other.unclaim();
     }
@@ -55,10 +55,11 @@ fn move_page(
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
     from: &Chain,
-    own: &Chain,
+    own_chain: &Chain,
     eof: Eof,
 ) -> Result<()> {
-    let Some(page) = from.head().filter(|p| !std::ptr::eq(from, own) || *p != own.tail().0) else {
+    let Some(page) = from.head().filter(|p| !std::ptr::eq(from, own_chain) || *p != own_chain.tail().0)
+    else {
         return Ok(());
     };
     let Some(found) = read_page(core, inode, page, from) else { return Ok(()) };
@@ -69,19 +70,20 @@ fn move_page(
     if early {
         chain::unlink_page_unfenced(core, inode, from, None, page)?;
     }
-    move_names(core, guard, inode, &found.names)?;
+    move_records(core, guard, inode, &found.verbatim)?;
     if found.attributes {
-        restate(core, guard, inode, eof)?;
+        log_attributes_again(core, guard, inode, eof)?;
         met(Met::AttributesMoved);
     }
     for write in &found.writes {
         move_write(core, guard, inode, write)?;
     }
-    // Without a block a record went to another chain, and this one was let go of: others may have cleaned it since, also if it is this
-    // lane's again. Its fields are the owner's to read.
-    if std::ptr::eq(from, own) && !commit::one_chain(core) && !own.was_used_by(guard.id) {
+    // If no block was free, `commit` may have released the lane's chain. Only its owner may read its fields.
+    let is_own = std::ptr::eq(from, own_chain);
+    if is_own && !commit::one_chain(core) && !own_chain.is_busy_for(guard.id) {
         return Ok(());
     }
+    // The lane may have the chain again, and another lane may have cleaned it meanwhile.
     if !early && from.head() != Some(page) {
         return Ok(());
     }
@@ -107,10 +109,11 @@ fn move_page(
 struct Alive {
     /// The page's: no two pages of an inode have the same.
     era: u64,
-    names: Vec<Record>,
+    /// Records that are copied unchanged: names; and a directory's attributes and extended attributes.
+    verbatim: Vec<Record>,
     writes: Vec<Record>,
     lists: Vec<Extent>,
-    /// True if a file's last attribute record must be logged.
+    /// True if a file's size, attributes and extended attributes must be logged again ([`log_attributes_again`]).
     attributes: bool,
     movable: bool,
 }
@@ -142,15 +145,14 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
 impl Alive {
     fn add(&mut self, core: &Core, inode: InodeRef<'_>, record: Record) {
         match record {
-            // Tombstones too: otherwise two chains whose first pages hold tombstones would wait for each
-            // other for ever.
-            Record::Name { .. } => self.names.push(record),
+            // Removals too: otherwise two chains whose first pages hold removals would block each other.
+            Record::Name { .. } => self.verbatim.push(record),
             Record::Xattrs { .. } if planted(Bug::AttributesForgotten) => {}
-            // A copy says the same, in any page.
+            // These records are ordered by change count, so a copy is valid in any page.
             Record::Attributes(_) | Record::Xattrs { .. }
                 if matches!(inode.volatile.kind_perm(), Some((FileKind::Directory, _))) =>
             {
-                self.names.push(record)
+                self.verbatim.push(record)
             }
             Record::Write { page, pages, blocks, version, .. } => {
                 if maps_a_page(core, inode, page, PageNo(page.0 + pages), version) {
@@ -171,11 +173,15 @@ impl Alive {
     }
 }
 
-/// Logs names and states of a directory again, unchanged. A name is copied only if it is still current, and
-/// under its bucket's lock: a tombstone may be dropped when no older page is left, so no older record may be
-/// appended after that (I3).
-fn move_names(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names: &[Record]) -> Result<()> {
-    for record in names {
+/// Logs name, attribute and xattr records of a directory again, unchanged. A name is copied only if it is still current, and under its
+/// bucket's lock: a tombstone may be dropped when no older page is left, so no older record may be appended after that (I3).
+fn move_records(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    records: &[Record],
+) -> Result<()> {
+    for record in records {
         let bucket = match record {
             Record::Name { name, version, removed, .. } => {
                 let key = table::key(core, name.bytes());
@@ -210,7 +216,7 @@ fn move_names(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names
 fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, record: &Record) -> Result<()> {
     let Record::Write { page, pages, version, .. } = *record else { return Ok(()) };
     let end = PageNo(page.0 + pages);
-    let current = |p: PageNo| look(core, inode, p).1 == version;
+    let current = |p: PageNo| cell_state(core, inode, p).1 == version;
     let mut at = page;
     while at < end {
         if !current(at) {
@@ -243,17 +249,19 @@ fn move_run(
         core.region.fence();
     }
     let locked = lock_pages(core, guard, inode, first, stop)?;
-    let unchanged = (first.0..stop.0).all(|p| look(core, inode, PageNo(p)).1 == version);
-    let Some(again) = restated(inode, record, first, stop).filter(|_| unchanged) else { return Ok(()) };
+    let unchanged = (first.0..stop.0).all(|p| cell_state(core, inode, PageNo(p)).1 == version);
+    let Some(again) = new_write_record(inode, record, first, stop).filter(|_| unchanged) else {
+        return Ok(());
+    };
     let durable = commit::commit(core, guard, inode, std::slice::from_ref(&again))?;
     met(Met::WriteMoved);
     publish_again(core, inode, locked.commit(&durable), &again);
     Ok(())
 }
 
-/// Returns a new record for pages `[first, stop)` of a write record; `None` if it names an extent list. The
-/// pages' cells are held.
-fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -> Option<Record> {
+/// Returns a new record for pages `[first, stop)` of a write record; `None` if it names an extent list. The caller holds the pages' cells,
+/// or in the papers' variants their range lock.
+fn new_write_record(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -> Option<Record> {
     let Record::Write { page, pages, blocks, end_in_last_page, version, .. } = *record else { return None };
     let skip = first.0 - page.0;
     let blocks = match blocks {
@@ -261,18 +269,18 @@ fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -
         Blocks::Unwritten(block) => Blocks::Unwritten(block.plus(skip)),
         Blocks::List(_) => return None,
     };
-    // The order matters: a time read after this change count is of no earlier attributes (`resize::apply` sets the
-    // time first).
+    // The change count is loaded before mtime, and `resize::apply` stores mtime first. So mtime is at least as new as the attributes with
+    // that count.
     let change_count = inode.volatile.change_count();
-    let mtime = inode.volatile.times()[0];
+    let [mtime, ..] = inode.volatile.times();
     let last = stop.0 == page.0 + pages;
-    let whole =
+    let end_in_last_page =
         if last || end_in_last_page == 0 { end_in_last_page } else { heddle_pmem::BLOCK_BYTES as u32 };
     Some(Record::Write {
         page: first,
         pages: stop.0 - first.0,
         blocks,
-        end_in_last_page: whole,
+        end_in_last_page,
         version: version.max(inode.volatile.floor()).next(),
         mtime,
         change_count,
@@ -281,7 +289,7 @@ fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -
 
 fn publish_again(core: &Core, inode: InodeRef<'_>, committed: Committed<Locked<'_>>, again: &Record) {
     let Record::Write { page, version, .. } = *again else { return };
-    let map = |n: u64| look(core, inode, PageNo(page.0 + n)).0;
+    let map = |n: u64| cell_state(core, inode, PageNo(page.0 + n)).0;
     let mut replaced = Vec::new();
     committed.publish(version, map, &mut replaced);
     debug_assert!(replaced.is_empty());

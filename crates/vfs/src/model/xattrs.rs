@@ -2,19 +2,19 @@
 
 use super::State;
 use super::inode::Inode;
-use crate::xattr::{Subject, may_get};
+use crate::xattr::{Target, may_get};
 use crate::{Cred, Ino, Permission, Result, SetXattr, Time, XattrName};
 
 /// Runs `work` with what the rules look at.
-fn judged<T>(inode: &Inode, cred: &Cred, work: impl FnOnce(Subject<'_>) -> T) -> T {
+fn with_target<T>(inode: &Inode, cred: &Cred, work: impl FnOnce(Target<'_>) -> T) -> T {
     let check = |want: Permission| inode.check(cred, want);
-    work(Subject { kind: inode.kind(), perm: inode.perm, owner: (inode.uid, inode.gid), check: &check })
+    work(Target { kind: inode.kind(), perm: inode.perm, owner: (inode.uid, inode.gid), check: &check })
 }
 
 impl State {
     pub(super) fn getxattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
         let inode = self.inode(ino)?;
-        judged(inode, cred, |subject| may_get(subject, cred, name))?;
+        with_target(inode, cred, |target| may_get(target, cred, name))?;
         inode.xattrs.get(name).map(<[u8]>::to_vec)
     }
 
@@ -29,7 +29,7 @@ impl State {
     ) -> Result<()> {
         let inode = self.inode_mut(ino)?;
         let mut xattrs = inode.xattrs.clone();
-        let perm = judged(inode, cred, |subject| xattrs.set(subject, cred, name, value, how))?;
+        let perm = with_target(inode, cred, |target| xattrs.set(target, cred, name, value, how))?;
         inode.perm = perm.unwrap_or(inode.perm);
         (inode.xattrs, inode.ctime) = (xattrs, now);
         Ok(())
@@ -44,7 +44,7 @@ impl State {
     ) -> Result<()> {
         let inode = self.inode_mut(ino)?;
         let mut xattrs = inode.xattrs.clone();
-        judged(inode, cred, |subject| xattrs.remove(subject, cred, name))?;
+        with_target(inode, cred, |target| xattrs.remove(target, cred, name))?;
         (inode.xattrs, inode.ctime) = (xattrs, now);
         Ok(())
     }

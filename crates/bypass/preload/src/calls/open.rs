@@ -1,4 +1,4 @@
-//! Opening: the kernel opens the file; then this library takes it up if it is on a heddle mount.
+//! Opening. The kernel opens the file. If it is a regular file of a heddle mount, this library may serve its data calls.
 
 use crate::real;
 use crate::table::opened;

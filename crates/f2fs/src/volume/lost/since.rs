@@ -1,8 +1,8 @@
 //! What two states of an image differ in: inodes that no name leads to any more, files whose content is another one, inodes with
 //! other attributes.
 //!
-//! Names that are good lead to an inode of their kind, in a directory that the root leads to. If a directory cannot be listed, because it
-//! ignores case or is encrypted, each inode that is still there counts as named.
+//! A good name leads to an inode of its type, in a reachable directory. If a directory cannot be listed, because it ignores case or is
+//! encrypted, every inode that exists counts as named.
 
 use super::{Lost, LostKind, ReadableInode};
 use crate::error::OpenError;
@@ -202,7 +202,7 @@ impl Lost {
                 }
                 hash.write_u64(first + n as u64);
                 hash.write_u32(addr.0);
-                if self.is_there(pointer) && old.has(u64::from(addr.0)) {
+                if self.is_in_main_area(pointer) && old.has(u64::from(addr.0)) {
                     hash.write(&self.media.device.block(addr).map_err(io::Error::other)?[..]);
                 }
             }

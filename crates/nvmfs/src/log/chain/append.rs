@@ -114,8 +114,8 @@ pub struct Appended {
     pub last: u32,
     /// Seed of the page's records.
     pub seed: u32,
-    /// True if this transaction closed a page, so that cleaning may have work.
-    pub closed_page: bool,
+    /// True if this transaction began a page, so that cleaning may have work.
+    pub began_page: bool,
 }
 
 /// Writes a transaction. The caller has made room and fenced. The records are durable after the caller's next
@@ -132,7 +132,7 @@ pub fn append_unfenced(
     let place = reserve(core, inode, chain, slots);
     let last = fill_unfenced(core, lane, inode, &place, records, with_commit_mark);
     advance(chain, &place);
-    Appended { page: place.page, last, seed: place.seed, closed_page: place.closed_page }
+    Appended { page: place.page, last, seed: place.seed, began_page: place.began_page }
 }
 
 /// Slots of a page that were given to one transaction.
@@ -141,7 +141,7 @@ pub struct Reserved {
     first: u32,
     slots: u32,
     seed: u32,
-    closed_page: bool,
+    began_page: bool,
 }
 
 /// Moves the append position past these slots.
@@ -156,14 +156,14 @@ pub fn reserve(core: &Core, inode: InodeRef<'_>, chain: &Chain, slots: u32) -> R
     // ORDERING: Relaxed throughout, I1.
     let full = chain.page.load(Relaxed) == 0 || chain.slot.load(Relaxed) + slots > SLOTS + 1;
     // ORDERING: Relaxed, I1. A page that has a successor is closed (I4), though this transaction might fit.
-    let closed_page = full || chain.spare.load(Relaxed) != 0;
-    if closed_page {
+    let began_page = full || chain.spare.load(Relaxed) != 0;
+    if began_page {
         link_spare(core, inode, chain);
     }
     // ORDERING: Relaxed, I1.
     let (page, first, seed) =
         (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
-    Reserved { page, first, slots, seed, closed_page }
+    Reserved { page, first, slots, seed, began_page }
 }
 
 /// Writes a transaction to its slots. Returns the slot of its last record.
@@ -180,7 +180,7 @@ pub fn fill_unfenced(
     if cfg!(feature = "planted") {
         met_records(home, records);
     }
-    if place.closed_page {
+    if place.began_page {
         met(Met::PageClosed);
     }
     let &Reserved { page, first, slots, seed, .. } = place;

@@ -106,7 +106,7 @@ impl VolatileInode {
     }
 
     /// Sets whether its program has capabilities.
-    pub fn set_capable(&self, capable: bool) {
+    pub fn set_has_file_capabilities(&self, capable: bool) {
         self.set_flag(FLAG_CAPABLE, capable);
     }
 

@@ -43,12 +43,12 @@ fn kind_bits_device_and_flags_stand_beside_each_other() {
     assert!(inode.has_list(List::Default) && !inode.has_list(List::Access));
     inode.set_has_list(List::Access, true);
     inode.set_linkable(true);
-    inode.set_capable(true);
+    inode.set_has_file_capabilities(true);
     inode.set_mode(FileKind::Directory, 0o755, 0);
     assert!(inode.is_directory() && inode.linkable() && inode.mode().gives_rights());
     assert!(inode.has_list(List::Default) && inode.has_list(List::Access), "the flags stay");
     assert_eq!((inode.kind_perm(), inode.rdev()), (Some((FileKind::Directory, 0o755)), 0));
-    inode.set_capable(false);
+    inode.set_has_file_capabilities(false);
     inode.set_linkable(false);
     inode.set_has_list(List::Default, false);
     assert!(!inode.mode().gives_rights() && !inode.linkable() && !inode.has_list(List::Default));

@@ -5,10 +5,10 @@
 //! has released both. Between the steps others may write. Records that they supersede are not moved, and a
 //! page goes only if no record in it is alive under the log lock.
 
-use super::{Alive, read_page, restated};
+use super::{Alive, new_write_record, read_page};
 use crate::alloc::Purpose;
-use crate::file::resize::{Eof, restate};
-use crate::file::write_heddle::look;
+use crate::file::resize::{Eof, log_attributes_again};
+use crate::file::write_heddle::cell_state;
 use crate::file::write_paper::{RangeGuard, lock_range};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, PageNo};
@@ -27,7 +27,7 @@ use heddle_vfs::Result;
 /// the log lock.
 pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
     if core.locks.is_some() && commit::paper_locks(core, inode).is_some() {
-        // A failure (no space) is retried when the next page is closed.
+        // A failure (no space) is retried when the next page is begun.
         garbage::while_too_long(core, inode, || _ = move_oldest(core, guard, inode, eof));
     }
 }
@@ -45,7 +45,7 @@ fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     };
     let Some((page, alive)) = found.filter(|(_, alive)| alive.movable) else { return Ok(()) };
     if alive.attributes {
-        restate(core, guard, inode, eof)?;
+        log_attributes_again(core, guard, inode, eof)?;
         met(Met::AttributesMoved);
     }
     for write in &alive.writes {
@@ -104,7 +104,7 @@ fn move_write(
     // The range lock of a truncation ends at EOF. Beyond it the EOF latch keeps truncations out: without it the record stays where it is.
     let is_beyond = end.offset() > inode.volatile.size();
     let Some(_latched) = (if is_beyond { eof.try_hold(inode) } else { Some(None) }) else { return Ok(()) };
-    let current = |p: PageNo| look(core, inode, p).1 == version;
+    let current = |p: PageNo| cell_state(core, inode, p).1 == version;
     let mut at = page;
     while at < end {
         let mut stop = at;
@@ -112,7 +112,7 @@ fn move_write(
             stop = PageNo(stop.0 + 1);
         }
         if at < stop
-            && let Some(again) = restated(inode, record, at, stop)
+            && let Some(again) = new_write_record(inode, record, at, stop)
         {
             commit::commit_for(core, guard, inode, std::slice::from_ref(&again), Purpose::Regain)?;
             met(Met::WriteMoved);

@@ -22,7 +22,7 @@ pub fn repair(core: &Core, lane: u16, inode: InodeRef<'_>, garbage: &mut Vec<Ext
     for chain in chain::existing(core, inode) {
         step(Step::Repairing);
         chain.forget_keeper(lane);
-        if chain.was_used_by(lane) {
+        if chain.is_busy_for(lane) {
             repaired = repaired.and(repair_one(core, inode, chain, garbage));
         }
     }
@@ -31,7 +31,7 @@ pub fn repair(core: &Core, lane: u16, inode: InodeRef<'_>, garbage: &mut Vec<Ext
 
 /// Clears the owner of the chains of this inode that the lane was using.
 pub fn let_go(core: &Core, lane: u16, inode: InodeRef<'_>) {
-    chain::existing(core, inode).filter(|chain| chain.was_used_by(lane)).for_each(Chain::unclaim);
+    chain::existing(core, inode).filter(|chain| chain.is_busy_for(lane)).for_each(Chain::unclaim);
 }
 
 fn repair_one(

@@ -88,7 +88,7 @@ fn note_removal_in_place(core: &Core, guard: &LaneGuard<'_>) -> Result<()> {
     for dir in dirs_of(core, guard) {
         if let Some(child) = table::removed_in_place(core, guard.id, dir, || log_of(core, dir))? {
             // The lane had borrowed all chains that there were. Pages of later ones may be reused at any moment.
-            let borrowed = chain::existing(core, dir).filter(|chain| chain.was_used_by(guard.id));
+            let borrowed = chain::existing(core, dir).filter(|chain| chain.is_busy_for(guard.id));
             for page in borrowed.flat_map(|chain| chain::pages_of(core, dir, chain)) {
                 // PERSIST: the removal, before the inode ends: the dead thread may not have reached its fence. No check sees it: only one
                 // process has a simulated region, and no test cuts power after a death.

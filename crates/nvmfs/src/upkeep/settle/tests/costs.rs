@@ -310,7 +310,7 @@ fn measure(case: &Case) -> Duration {
 }
 
 #[test]
-fn deaths_cost_others_milliseconds_and_stops_the_patience() {
+fn a_death_costs_milliseconds_and_a_stop_costs_the_patience() {
     let rounds = setting("HEDDLE_COSTS_ROUNDS", 1);
     println!("patience {:?}, {rounds} rounds; median and longest in ms", patience());
     for case in CASES {

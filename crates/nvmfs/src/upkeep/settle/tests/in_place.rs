@@ -4,7 +4,7 @@ use super::super::sweep;
 use super::handles::child;
 use super::*;
 use crate::names::in_place_removal;
-use crate::names::locks::{Locks, NameHash};
+use crate::names::locks::{Locks, NamePlace};
 use heddle_vfs::short::Short;
 use heddle_vfs::{FileKind, NewNode};
 
@@ -16,7 +16,7 @@ fn dies_behind_removal(fs: &NvmFs, name: &[u8]) {
         let dir = core.inode(Ino::ROOT).unwrap();
         let key = table::key(core, name);
         let named = table::find(core, dir, key).unwrap().unwrap();
-        let place = NameHash { dir, hash: key.hash };
+        let place = NamePlace { dir, hash: key.hash };
         let victim = core.inode(named.child.ino).unwrap();
         let victim = Some(victim).filter(|victim| victim.volatile.is_directory());
         let mut locks = Locks::take(core, place, None, victim).unwrap().unwrap();

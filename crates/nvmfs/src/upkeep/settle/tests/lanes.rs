@@ -36,7 +36,7 @@ fn crash_a_dead_lanes_chain_was_settled_during_anothers_cleaning() {
     hook::set(None);
     assert!(taken.load(SeqCst), "nobody has settled the lane");
     let chain = chain::existing(&core, core.inode(ino).unwrap()).nth(1).unwrap();
-    assert!(chain.was_used_by(other), "the settler has taken the chain away");
+    assert!(chain.is_busy_for(other), "the settler has taken the chain away");
     assert_eq!(kept(&core), before, "the settler has changed the other one's chain");
     chain.unclaim();
     let states = [state(&fs, &bench.file)];

@@ -1,18 +1,18 @@
-//! Bytes of the media, read where they are asked for.
+//! A file or device, read on demand.
 
-use crate::Read;
+use crate::ReadAt;
 
 /// Most bytes of a label that are read.
 const LABEL_BYTES_MAX: usize = 1024;
 
-/// The media.
-pub struct Bytes<'a> {
+/// A file or device, read on demand.
+pub struct MediaReader<'a> {
     pub len_bytes: u64,
-    pub read: Read<'a>,
+    pub read: ReadAt<'a>,
 }
 
-impl Bytes<'_> {
-    /// So many bytes; those outside are zeros.
+impl MediaReader<'_> {
+    /// Reads `N` bytes at `at`; bytes beyond the end are zeros.
     pub fn at<const N: usize>(&self, at: u64) -> [u8; N] {
         let mut into = [0; N];
         self.fill(at, &mut into);
@@ -26,7 +26,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// Are these bytes there?
+    /// Returns true if the bytes at `at` are these.
     pub fn has(&self, at: u64, wanted: &[u8]) -> bool {
         let mut found = vec![0; wanted.len()];
         self.fill(at, &mut found);
@@ -41,12 +41,12 @@ impl Bytes<'_> {
         u64::from_le_bytes(self.at(at))
     }
 
-    /// A position counted from the end; beyond everything where there is none.
+    /// The position `bytes` before the end; `u64::MAX` if the media is shorter.
     pub fn before_end(&self, bytes: u64) -> u64 {
         self.len_bytes.checked_sub(bytes).unwrap_or(u64::MAX)
     }
 
-    /// Text up to its first zero, without blanks at the end.
+    /// Escaped text up to the first NUL, trailing blanks removed; `None` if empty.
     pub fn text(&self, at: u64, len: usize) -> Option<String> {
         let mut bytes = vec![0; len.min(LABEL_BYTES_MAX)];
         self.fill(at, &mut bytes);
@@ -54,7 +54,7 @@ impl Bytes<'_> {
         shown(&String::from_utf8_lossy(&bytes[..end]))
     }
 
-    /// The same in UTF-16.
+    /// As [`MediaReader::text`], from UTF-16LE.
     pub fn text_utf16(&self, at: u64, units: usize) -> Option<String> {
         let mut bytes = vec![0; (units * 2).min(LABEL_BYTES_MAX)];
         self.fill(at, &mut bytes);
