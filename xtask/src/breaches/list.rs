@@ -73,7 +73,7 @@ pub const BREACHES: &[Breach] = &[
     on(Nvm, "Mode bits", "nvmfs:ModesUnchecked",
         "nvmfs/model", "heddle_does_what_the_model_does", "the engine and the model differ"),
     on(Nvm, "While the clock is not set back", "nvmfs:TimesGoBack",
-        "nvmfs/threads", "times_never_go_back_whatever_writes_and_changes_at_once", ") after ("),
+        "nvmfs/lib", "file::tests::a_parked_writer_takes_no_time_back", "the slower writer has an older time"),
     on(Nvm, "While the clock is not set back", "nvmfs:StatForgotten",
         "nvmfs/posix", "writes_after_a_stat_have_a_later_mtime", "write "),
     on(Nvm, "An inode has room for 1 MiB", "nvmfs:LittleRoomForAttributes",

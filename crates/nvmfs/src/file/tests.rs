@@ -246,3 +246,21 @@ fn every_write_of_the_papers_variants_passes_their_steps_in_order() {
         other.thread.join().unwrap();
     }
 }
+
+#[test]
+fn a_parked_writer_takes_no_time_back() {
+    let times = |scene: &Scene| {
+        let attr = scene.fs.getattr(scene.file.ino).unwrap();
+        (attr.mtime, attr.ctime)
+    };
+    let mut met = None;
+    with_writer_parked(Variant::Heddle, Step::Durable, |scene| {
+        let before = times(scene);
+        Other::walking(scene, write_other).comes_to_its_end();
+        assert!(times(scene) > before, "a write after a look at the times shows a later one");
+        met = Some((scene.clone(), times(scene)));
+        Vec::new()
+    });
+    let (scene, later) = met.unwrap();
+    assert_eq!(times(&scene), later, "the slower writer has an older time");
+}
