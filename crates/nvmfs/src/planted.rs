@@ -196,6 +196,8 @@ heddle_vfs::breaches! {
     ShortImageTaken,
     /// Checksums of records are not compared.
     RecordsBelieved,
+    /// A mount takes a block for a file although another owner claims it.
+    SharedBlocksBelieved,
     /// A reader repeats its copy until no write happens meanwhile.
     ReadsAnew,
     /// One call in 64 returns without its record in the log.

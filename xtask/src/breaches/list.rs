@@ -104,8 +104,8 @@ pub const BREACHES: &[Breach] = &[
         "nvmfs/images", "an_image_cut_short_says_what_is_missing_at_every_length", "1 blocks: "),
     on(Nvm, "A flipped bit or garbage", "nvmfs:RecordsBelieved",
         "nvmfs/images", "a_flipped_bit_of_metadata_is_noticed_or_has_no_effect", "flips were not noticed"),
-    on(Nvm, "Damage of metadata never", "nvmfs:unwritten-is-data",
-        "nvmfs/fsck", "fsck::fields::planted_damage_of_any_field_is_found_or_harms_nobody_else", "has changed after"),
+    on(Nvm, "Damage of metadata never", "nvmfs:SharedBlocksBelieved",
+        "nvmfs/fsck", "fsck::fields::planted_damage_of_any_field_is_found_or_harms_nobody_else", " unrepaired"),
     // Mounts.
     on(Both, "A mount enforces modes", "fuse:GroupsForgotten",
         "fuse/programs", "modes_owners_and_groups_are_enforced_for_users", "a supplementary group counts"),

@@ -64,7 +64,8 @@ fn own(node: &Node) -> Node {
     node
 }
 
-fn dirs_above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// The directories that a path leads through.
+pub fn dirs_above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let cuts = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
     cuts.map(|at| if at == 0 { &b"/"[..] } else { &path[..at] })
 }

@@ -6,19 +6,19 @@
 //! `HEDDLE_FSCK_LIES`: so many values a field and structure (1). The long form, more values and all variants: `cargo xtask fsck-lies`.
 
 use super::craft::Craft;
-use super::damage::undamaged_is_whole;
+use super::damage::{dirs_above, undamaged_is_whole};
 use super::sample::{IMAGE_BYTES, Sample, image_bytes, region_of, repaired};
 use super::sites::{Site, sites};
 use super::verdicts::{ROWS, Row, SUPERBLOCK, Verdict};
-use crate::common::{env, options};
+use crate::common::{Short, env, options, root};
 use heddle_nvmfs::format::fields::{Field, STRUCTURES, entry};
 use heddle_nvmfs::format::superblock::{self, SUPERBLOCK_BYTES};
 use heddle_nvmfs::fsck::{FsckError, examine};
 use heddle_nvmfs::ids::BlockNo;
-use heddle_nvmfs::{Variant, mount};
+use heddle_nvmfs::{NvmFs, Variant, Volume, mount};
 use heddle_pmem::{Pos, Region};
-use heddle_vfs::Ino;
 use heddle_vfs::testkit::Tree;
+use heddle_vfs::{FileSystem, Ino};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -44,16 +44,60 @@ fn values(field: &Field, value: u64, others: impl Iterator<Item = u64>) -> Vec<u
 fn judge(sample: &Sample, damaged: &Region, concerned: &BTreeSet<Ino>) -> Result<bool, String> {
     let verdict = examine("lie", damaged).map_err(|e| e.to_string())?;
     let found = verdict.found() > 0;
+    let when = || if found { format!("after {:?}", verdict.issues) } else { "fsck found nothing".to_owned() };
+    if found {
+        // A mount may refuse it. If it does not, it frees files whose names a directory has lost.
+        if let Ok(volume) = mount(region_of(&image_bytes(damaged)), &options()) {
+            let concerned = with_all_below(sample, concerned);
+            nobody_else_is_harmed(sample, &concerned, volume).map_err(|why| format!("{why} unrepaired"))?;
+        }
+    }
     let sound = match found {
         true => catch_unwind(AssertUnwindSafe(|| repaired(damaged, &verdict))).map_err(|_| "see above")?,
         false => damaged.map_again().map_err(|e| e.to_string())?,
     };
-    let when = || if found { format!("after {:?}", verdict.issues) } else { "fsck found nothing".to_owned() };
     let volume = mount(sound, &options()).map_err(|e| format!("{e} {}", when()))?;
-    let tree = Tree::of(&volume.fs()).map_err(|e| format!("{e} {}", when()))?;
-    volume.abandon();
-    undamaged_is_whole(sample, concerned, &tree).map_err(|why| format!("{why} {}", when()))?;
+    nobody_else_is_harmed(sample, concerned, volume).map_err(|why| format!("{why} {}", when()))?;
     Ok(found)
+}
+
+/// These inodes, and those of all names below the directories among them.
+fn with_all_below(sample: &Sample, concerned: &BTreeSet<Ino>) -> BTreeSet<Ino> {
+    let below = |path: &[u8]| dirs_above(path).any(|dir| concerned.contains(&sample.inos[dir]));
+    let below = sample.inos.iter().filter(|(path, _)| below(path)).map(|(_, ino)| *ino);
+    below.chain(concerned.iter().copied()).collect()
+}
+
+/// What was not concerned is whole, also when the space of what was concerned is used anew.
+fn nobody_else_is_harmed(sample: &Sample, concerned: &BTreeSet<Ino>, volume: Volume) -> Result<(), String> {
+    let judged = catch_unwind(AssertUnwindSafe(|| {
+        let fs = volume.fs();
+        let is_whole = || undamaged_is_whole(sample, concerned, &Tree::of(&fs).map_err(|e| e.to_string())?);
+        is_whole()?;
+        use_space_anew(&fs, sample, concerned);
+        is_whole().map_err(|why| format!("{why} when space is used anew"))
+    }));
+    volume.abandon();
+    judged.unwrap_or_else(|_| Err("a panic, see above".to_owned()))
+}
+
+/// Removes the files that are concerned, and fills all free space. Damage that shows only now may end this.
+fn use_space_anew(fs: &NvmFs, sample: &Sample, concerned: &BTreeSet<Ino>) {
+    for path in sample.tree.nodes.keys().filter(|path| *path != b"/") {
+        let path = std::str::from_utf8(path).unwrap();
+        let Ok((dir, last)) = heddle_vfs::path::resolve_parent(fs, &root(), path) else { continue };
+        if fs.lookup(&root(), dir, last).is_ok_and(|attr| concerned.contains(&attr.ino)) {
+            let _refused = fs.unlink(&root(), dir, last);
+        }
+    }
+    let Ok(filler) = fs.try_file(Ino::ROOT, "filler") else { return };
+    let mut at = 0;
+    for pages in [64, 1] {
+        while let Ok(written @ 1..) = fs.write(&filler, at, &vec![0xee; pages * 4096]) {
+            at += written as u64;
+        }
+    }
+    fs.release(filler);
 }
 
 /// One bit of a field: found, and turned back exactly.
