@@ -374,7 +374,7 @@ pub fn let_go() -> bool {
 
 /// Does that alone. The caller has set `taking::PAUSED`; a handler passes its patience.
 fn let_go_alone(patience: Option<&Patience>) -> bool {
-    let begun = patience.wait_while(|| taking::is_any());
+    let begun = patience.wait_while(taking::is_any);
     all_to_the_kernel();
     // Calls under way end first, each by itself, as in the kernel.
     let in_handler = patience.is_some();
