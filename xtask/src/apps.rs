@@ -1,7 +1,7 @@
 //! Real programs on a mount and under the bypass, beside tmpfs and ext4: their content is checked afterwards, and timed on the way.
 //!
 //! A program is a file below `apps/` and a row of [`APPS`]. 'It ran without an error' is no pass: each checks what it has left, as far as
-//! possible past the bypass; after each, the image must be unmounted cleanly and fsck must find nothing.
+//! possible without the bypass; after each, the image must be unmounted cleanly and fsck must find nothing.
 //!
 //! All of it happens on a tmpfs in namespaces of its own (`private`): ext4 on a loop device over a file in memory, so that the four places
 //! compare.

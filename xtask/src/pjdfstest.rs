@@ -111,10 +111,10 @@ fn installed(root: &Path) -> Result<PathBuf> {
 }
 
 fn run(test_dir: &TestDir, tool: &Path, patterns: &[String]) -> Result<(Report, String)> {
-    let configuration = test_dir.aside("pjdfstest.toml");
+    let configuration = test_dir.path_outside("pjdfstest.toml");
     fs::write(&configuration, CONFIGURATION)?;
-    let log = test_dir.aside("pjdfstest.log");
-    let mut command: Command = test_dir.command(tool);
+    let log = test_dir.path_outside("pjdfstest.log");
+    let mut command: Command = test_dir.command_as_placed(tool);
     command
         .arg("-c")
         .arg(&configuration)

@@ -378,7 +378,7 @@ impl Arena {
         self.check_block(class, first);
         if count > 1 {
             // ORDERING: Relaxed, the batch is ours (F2 of `free_list`).
-            let rest = self.links(first).chain.load(Relaxed);
+            let rest = self.links(first).next.load(Relaxed);
             self.give_batch(class, rest, count - 1);
         }
         Ok(Block { offset: first, untouched: fresh && count == 1 })
@@ -400,7 +400,7 @@ impl Arena {
         self.header().free[class.index()].push(|block| self.links(block), first, count);
     }
 
-    /// Makes `count` new blocks, chained, at the top.
+    /// Makes `count` new blocks, as one list, at the top.
     fn carve(&self, class: Class, count: u64) -> Result<(u64, u64), Full> {
         let stride = class.bytes() + LINK_BYTES;
         let full = Full { wanted_bytes: count * class.bytes(), capacity_bytes: self.capacity_bytes() };
@@ -433,7 +433,7 @@ impl Arena {
             };
             if count > 1 {
                 // ORDERING: Relaxed, the block is ours (F2 of `free_list`).
-                self.links(block).chain.store(next, Relaxed);
+                self.links(block).next.store(next, Relaxed);
             }
         }
         Ok((first, count))
@@ -448,9 +448,8 @@ impl Arena {
         }
     }
 
-    /// Returns false if `first` cannot head a chain of `count` free blocks of this class. True is not
-    /// certain.
-    pub(crate) fn could_be_chain(&self, class: Class, first: u64, count: u64) -> bool {
+    /// Returns false if `first` cannot head a list of `count` free blocks of this class. True is not certain.
+    pub(crate) fn could_be_list(&self, class: Class, first: u64, count: u64) -> bool {
         let mut at = first;
         for _ in 0..count.min(class.batch()) {
             let fits = at.checked_add(class.bytes()).is_some_and(|end| end <= self.used_bytes());
@@ -458,7 +457,7 @@ impl Arena {
                 return false;
             }
             // ORDERING: Relaxed, if it is a block, it is the caller's.
-            at = self.links(at).chain.load(Relaxed);
+            at = self.links(at).next.load(Relaxed);
         }
         count <= class.batch()
     }

@@ -1,10 +1,10 @@
 //! Free blocks of one size class, shared by all processes: a Treiber stack of batches.
 //!
 //! State       head  offset / 16 of the top batch:38 | pushes:26
-//!             A free block carries [`Links`]: `chain` to the next block of its batch; in the first block of a batch also `below`
+//!             A free block carries [`Links`]: `next` to the next block of its batch; in the first block of a batch also `below`
 //!             (first block of the batch beneath it) and `count` (blocks in the batch).
 //! Invariants  F1  A block is in at most one batch, a batch in at most one place: this stack, a heap, or the thread that popped it.
-//!             F2  Only the thread that popped a batch reads or writes `chain` and `count`; late poppers also read `below`.
+//!             F2  Only the thread that popped a batch reads or writes `next` and `count`; late poppers also read `below`.
 //! ABA         A popper reads `head`, then `below` of the top block, then swaps `head`. If the block was popped and pushed again
 //!             in between, `below` may be stale; but every push counts up `pushes`, so the swap fails, unless exactly a
 //!             multiple of 2^26 pushes of this class happened inside that window and left the same block on top. At 10 ns a push
@@ -21,7 +21,7 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// The words of a free block. Outside loom they are the first bytes of the block itself.
 pub(crate) struct Links {
-    pub(crate) chain: AtomicU64,
+    pub(crate) next: AtomicU64,
     below: AtomicU64,
     pub(crate) count: AtomicU64,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Links {
 #[cfg(loom)]
 impl Links {
     pub(crate) fn new() -> Self {
-        Links { chain: AtomicU64::new(0), below: AtomicU64::new(0), count: AtomicU64::new(0) }
+        Links { next: AtomicU64::new(0), below: AtomicU64::new(0), count: AtomicU64::new(0) }
     }
 }
 
@@ -56,7 +56,7 @@ impl FreeList {
         FreeList { head: AtomicU64::new(0) }
     }
 
-    /// Pushes a batch: `first` heads a chain of `count` blocks that no other thread has (F1). `links_of`: the
+    /// Pushes a batch: `first` heads a list of `count` blocks that no other thread has (F1). `links_of`: the
     /// links of a block.
     pub(crate) fn push<'a>(&self, links_of: impl Fn(u64) -> &'a Links, first: u64, count: u64) {
         let links = links_of(first);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn each_push_makes_the_head_another_word() {
-        let links = Links { chain: AtomicU64::new(0), below: AtomicU64::new(0), count: AtomicU64::new(0) };
+        let links = Links { next: AtomicU64::new(0), below: AtomicU64::new(0), count: AtomicU64::new(0) };
         let (links_of, block) = (|_| &links, 4096);
         let list = FreeList::new();
         for turn in 1..=3 {

@@ -1,12 +1,12 @@
-//! A lane's own cache of free blocks.
+//! A lane's cache of free arena memory, by size class. A *block* here is such memory, not a block of the media.
 //!
-//! State       a class: `loaded` (chain of `loaded_count` free blocks) and `spare` (a full batch, or 0).
+//! State       a class: `loaded` (list of `loaded_count` free blocks) and `spare` (a full batch, or 0).
 //! Invariants  H1  One owner at a time: the holder of the lane. So nothing here needs a read-modify-write. The words are atomics
 //!                 because the next owner may be a thread of another process, and so that death leaves no word half written.
 //!             H2  At most two batches a class are kept; blocks beyond that return to the shared lists.
 //! Death       Every step removes blocks from one place before it adds them to the next. The stores are Release, so that
-//!             they reach memory in that order: an owner that dies between two of them leaks at most one batch.
-//! Orderings   O1  Release stores of `loaded` and `spare` keep the order for Death. Between owners, the lane's own lock orders.
+//!             they reach memory in that order: an owner that dies between two of them leaks at most two batches and a block.
+//! Orderings   O1  Release stores of all three words keep the order for Death. Between owners, the lease's compare-and-exchange orders.
 
 use crate::arena::{Arena, Block, Full};
 use crate::class::{self, Class};
@@ -17,11 +17,11 @@ use crate::sync::atomic::Ordering::{Relaxed, Release};
 
 crate::shared! {
     /// A cache of free blocks for one owner at a time; it is part of a lane's record.
-    pub struct Heap { magazines: [Magazine; class::SMALL] }
+    pub struct Heap { caches: [ClassCache; class::SMALL] }
 }
 
 crate::shared! {
-    struct Magazine { loaded: AtomicU64, loaded_count: AtomicU64, spare: AtomicU64 }
+    struct ClassCache { loaded: AtomicU64, loaded_count: AtomicU64, spare: AtomicU64 }
 }
 
 impl Heap {
@@ -91,22 +91,21 @@ impl Heap {
         }
     }
 
-    /// Drops lists that cannot be chains of free blocks: the last owner is dead, and may have scribbled over
-    /// them.
+    /// Drops what cannot be a list of free blocks: the last owner is dead, and may have scribbled over the words.
     ///
     /// # Safety
     /// As [`alloc`](Self::alloc).
-    pub unsafe fn distrust(&self, arena: &Arena) {
-        for (index, magazine) in self.magazines.iter().enumerate() {
+    pub unsafe fn drop_implausible_lists(&self, arena: &Arena) {
+        for (index, cache) in self.caches.iter().enumerate() {
             let class = Class::small(index);
-            let (loaded, count) = magazine.loaded();
-            if !arena.could_be_chain(class, loaded, count) {
-                magazine.set_loaded(0, 0);
+            let (loaded, count) = cache.loaded();
+            if !arena.could_be_list(class, loaded, count) {
+                cache.set_loaded(0, 0);
             }
             // ORDERING: Relaxed, H1.
-            let spare = magazine.spare.load(Relaxed);
-            if spare != 0 && !arena.could_be_chain(class, spare, class.batch()) {
-                magazine.spare.store(0, Release); // ORDERING: Release, O1.
+            let spare = cache.spare.load(Relaxed);
+            if spare != 0 && !arena.could_be_list(class, spare, class.batch()) {
+                cache.spare.store(0, Release); // ORDERING: Release, O1.
             }
         }
     }
@@ -116,14 +115,14 @@ impl Heap {
     /// # Safety
     /// As [`alloc`](Self::alloc).
     pub unsafe fn flush(&self, arena: &Arena) {
-        for (index, magazine) in self.magazines.iter().enumerate() {
+        for (index, cache) in self.caches.iter().enumerate() {
             let class = Class::small(index);
-            let (loaded, count) = magazine.loaded();
-            magazine.set_loaded(0, 0);
+            let (loaded, count) = cache.loaded();
+            cache.set_loaded(0, 0);
             if loaded != 0 {
                 arena.give_batch(class, loaded, count);
             }
-            magazine.release_spare(arena, class);
+            cache.release_spare(arena, class);
         }
     }
 
@@ -133,49 +132,49 @@ impl Heap {
         if crate::planted::is_refused() {
             return Err(Full { wanted_bytes: class.bytes(), capacity_bytes: arena.capacity_bytes() });
         }
-        let magazine = &self.magazines[class.index()];
-        let (mut first, mut count) = magazine.loaded();
+        let cache = &self.caches[class.index()];
+        let (mut first, mut count) = cache.loaded();
         if first == 0 {
-            (first, count) = magazine.refill(arena, class)?;
+            (first, count) = cache.refill(arena, class)?;
         }
         arena.check_block(class, first);
         let rest = if count > 1 {
             // ORDERING: Relaxed, only this owner has the block (H1).
-            arena.links(first).chain.load(Relaxed)
+            arena.links(first).next.load(Relaxed)
         } else {
             0
         };
-        magazine.set_loaded(rest, count - 1);
+        cache.set_loaded(rest, count - 1);
         Ok(Block { offset: first, untouched: false })
     }
 
     #[inline]
     fn give(&self, arena: &Arena, class: Class, block: u64) {
-        let magazine = &self.magazines[class.index()];
-        let (mut loaded, mut count) = magazine.loaded();
+        let cache = &self.caches[class.index()];
+        let (mut loaded, mut count) = cache.loaded();
         if count == class.batch() {
-            magazine.set_loaded(0, 0);
-            magazine.release_spare(arena, class);
+            cache.set_loaded(0, 0);
+            cache.release_spare(arena, class);
             // ORDERING: Release, O1.
-            magazine.spare.store(loaded, Release);
+            cache.spare.store(loaded, Release);
             (loaded, count) = (0, 0);
         }
         // ORDERING: Relaxed, only this owner has the block (H1); the Release in `set_loaded` orders it for
         // Death.
-        arena.links(block).chain.store(loaded, Relaxed);
-        magazine.set_loaded(block, count + 1);
+        arena.links(block).next.store(loaded, Relaxed);
+        cache.set_loaded(block, count + 1);
     }
 }
 
-impl Magazine {
+impl ClassCache {
     #[inline]
     fn loaded(&self) -> (u64, u64) {
-        // ORDERING: Relaxed, H1. A death between the two stores of `set_loaded` leaves a count that is too small or no chain.
+        // ORDERING: Relaxed, H1. A death between the two stores of `set_loaded` leaves a count that is too small or no list.
         let (first, count) = (self.loaded.load(Relaxed), self.loaded_count.load(Relaxed));
         if count == 0 { (0, 0) } else { (first, count) }
     }
 
-    /// The count never exceeds the chain's length, whichever store is the owner's last.
+    /// The count never exceeds the list's length, whichever store is the owner's last.
     #[inline]
     fn set_loaded(&self, first: u64, count: u64) {
         // ORDERING: Relaxed load (H1), Release stores (O1).

@@ -455,12 +455,12 @@ fn scribbled_lists_of_free_blocks_lead_nowhere() {
         // SAFETY: the heap is this thread's.
         let of_heap = |arena: &Arena, heap: &Heap| assert!(unsafe { heap.alloc(arena, 0u64) }.is_ok());
         let of_arena = |arena: &Arena, _: &Heap| assert!(arena.alloc(0u64).is_ok());
-        let chain = |arena: &Arena, _: &Heap, ptr: Ptr<u64>| arena.links(ptr.raw()).chain.store(at, Relaxed);
-        assert!(caught(&|| led(&chain, &of_heap)), "{at:#x} in a heap");
+        let next = |arena: &Arena, _: &Heap, ptr: Ptr<u64>| arena.links(ptr.raw()).next.store(at, Relaxed);
+        assert!(caught(&|| led(&next, &of_heap)), "{at:#x} in a heap");
         let listed = |arena: &Arena, heap: &Heap, ptr: Ptr<u64>| {
             // SAFETY: the heap is this thread's.
             unsafe { heap.flush(arena) };
-            chain(arena, heap, ptr);
+            next(arena, heap, ptr);
         };
         assert!(caught(&|| led(&listed, &of_arena)), "{at:#x} in a list");
     }
@@ -476,7 +476,7 @@ fn a_free_block_that_ends_outside_the_arena_is_none() {
     unsafe { heap.flush(&arena) };
     // SAFETY: allocated above, not used any more.
     ptrs.iter().for_each(|ptr| unsafe { heap.free(&arena, *ptr, 512) });
-    arena.links(ptrs[1].raw()).chain.store(arena.capacity_bytes() - 64, Relaxed);
+    arena.links(ptrs[1].raw()).next.store(arena.capacity_bytes() - 64, Relaxed);
     assert_eq!(alloc().unwrap(), ptrs[1]);
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(alloc)).is_err());
 }

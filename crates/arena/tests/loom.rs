@@ -209,12 +209,12 @@ fn a_reused_thread_id_does_not_lose_its_lane() {
 }
 
 macro_rules! lanes {
-    ($($behind:literal => $fault:literal;)*) => {
+    ($($after:literal => $fault:literal;)*) => {
         &[$(Plant {
             test: "a_reused_thread_id_does_not_lose_its_lane",
             file: "arena/src/lanes.rs",
             source: include_str!("../src/lanes.rs"),
-            behind: $behind,
+            after: $after,
             access: "owner.compare_exchange(",
             fault: $fault,
         }),*]

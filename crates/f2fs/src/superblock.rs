@@ -20,9 +20,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// The name of F2FS among signatures.
 const OWN: &str = "f2fs";
-/// Features that do not affect readers, or are refused file by file.
-const READ: u32 = feature::ENCRYPT
-    | 0x4
+/// Features that the engine handles, or refuses file by file. An image with another feature is refused.
+const SUPPORTED: u32 = feature::ENCRYPT
+    | feature::ATOMIC_WRITE
     | feature::EXTRA_ATTR
     | feature::PROJECT_QUOTA
     | feature::INODE_CHECKSUM
@@ -69,12 +69,12 @@ impl Geometry {
         addr >= self.main && u64::from(addr.0) < end
     }
 
-    /// So many blocks, at most those of the main area: the checkpoint of an image that is only read may have any number.
+    /// A checkpoint's count is not validated on a read-only open. So it is limited to the main area.
     pub(crate) fn at_most_main(&self, blocks: u64) -> u64 {
         blocks.min(u64::from(self.main_segments) * u64::from(SEGMENT_BLOCKS))
     }
 
-    /// Limit of node numbers.
+    /// One more than the largest node number.
     pub(crate) fn nids(&self) -> u32 {
         (self.nat_segments / 2).saturating_mul(SEGMENT_BLOCKS).saturating_mul(NAT_ENTRIES as u32)
     }
@@ -90,7 +90,7 @@ pub(crate) fn read(device: &Device) -> Result<(Superblock, Geometry), OpenError>
             Err(why) => wrong.push(format!("copy {} of the superblock: {why}", copy + 1)),
             Ok(found) => match geometry(&found, device.blocks()) {
                 Ok(geometry) => {
-                    refuse_unread(device, &found)?;
+                    refuse_unsupported(device, &found)?;
                     return Ok((found, geometry));
                 }
                 Err(what) => damaged = damaged.or(Some((found, what))),
@@ -98,16 +98,16 @@ pub(crate) fn read(device: &Device) -> Result<(Superblock, Geometry), OpenError>
         }
     }
     match damaged {
-        // A field of the superblock may explain why it is refused.
+        // An unsupported feature explains the bad geometry better than damage does.
         Some((found, what)) => {
-            refuse_unread(device, &found)?;
+            refuse_unsupported(device, &found)?;
             Err(OpenError::Damaged { image: image(), what })
         }
         None => Err(OpenError::NotF2fs { image: image(), why: wrong.join("; ") }),
     }
 }
 
-/// The uuid, from the first copy whose checksum is right. Nothing else of it is looked at.
+/// The uuid of the first copy that [`check`] accepts. Its geometry and features are not examined.
 pub(crate) fn uuid(device: &Device) -> Option<[u8; 16]> {
     (0..2).find_map(|copy| checked(device, copy).ok()).map(|found| found.uuid)
 }
@@ -115,9 +115,8 @@ pub(crate) fn uuid(device: &Device) -> Option<[u8; 16]> {
 /// Before this byte of a device, F2FS has nothing but its superblocks.
 const UNUSED_BEFORE_BYTES: u64 = 1 << 20;
 
-/// Refuses a device on which another format was made after the F2FS image. mkfs.f2fs clears the blocks of the
-/// superblocks: a mark beside one is newer. If the first superblock is gone, something has overwritten it, perhaps
-/// the owner of any mark nearby.
+/// Refuses a device on which another format was made after the F2FS image. mkfs.f2fs clears the blocks of the superblocks: another
+/// signature beside a superblock is newer. If the first superblock is gone, any other signature in the first MiB counts as newer.
 ///
 /// # Errors
 /// [`OpenError::Foreign`].
@@ -159,25 +158,27 @@ fn found_in(block: &Block) -> Result<Superblock, String> {
 }
 
 /// Returns true if two blocks have the same superblock, but for marks of a node log or a repair.
-pub(crate) fn differ_in_marks_alone(mut blocks: [Block; 2]) -> bool {
+pub(crate) fn equal_but_for_marks(mut blocks: [Block; 2]) -> bool {
     for block in &mut blocks {
         let bytes = &mut block[SUPERBLOCK_OFFSET_BYTES..][..size_of::<Superblock>()];
         if let Ok(found) = Superblock::mut_from_bytes(bytes) {
-            (found.log_mark, found.repair_mark) = Default::default();
-            (found.log_pairing, found.repair_id, found.crc) = Default::default();
+            (found.node_log_mark, found.repair_mark) = Default::default();
+            (found.node_log_pairing, found.repair_id, found.crc) = Default::default();
         }
     }
     blocks[0] == blocks[1]
 }
 
-/// Makes the copies equal again if one of them is damaged, or lacks a mark that the first one has, of a node log or a repair. The valid
-/// copy replaces the other. Linux reads the first.
+/// Makes the copies equal again. If one copy is damaged, the other replaces it. If their marks of a node log or a repair differ, the first
+/// replaces the second: Linux reads the first.
 pub(crate) fn repair(device: &Device) -> Result<(), Error> {
     let whole = |copy| {
         let found = checked(device, copy).ok()?;
         geometry(&found, device.blocks()).is_ok().then_some(found)
     };
-    let marks = |found: &Superblock| (found.log_mark, found.log_pairing, found.repair_mark, found.repair_id);
+    let marks = |found: &Superblock| {
+        (found.node_log_mark, found.node_log_pairing, found.repair_mark, found.repair_id)
+    };
     let (from, to) = match [0, 1].map(whole) {
         [Some(_), None] => (0, 1),
         [None, Some(_)] => (1, 0),
@@ -200,7 +201,7 @@ pub(crate) fn rewrite(
     rewrite_unprepared(device, order, change)
 }
 
-/// The same, for what has to be done before all other writes.
+/// As [`rewrite`], for the [`Device`]'s preparation itself: it must not call `begin_writing`.
 fn rewrite_unprepared(
     device: &Device,
     order: [u32; 2],
@@ -244,11 +245,11 @@ fn check(found: &Superblock) -> Result<(), String> {
     Ok(())
 }
 
-fn refuse_unread(device: &Device, found: &Superblock) -> Result<(), OpenError> {
+fn refuse_unsupported(device: &Device, found: &Superblock) -> Result<(), OpenError> {
     let unsupported = |what: String| Err(OpenError::Unsupported { image: device.path().into(), what });
-    let unread = found.feature.get() & !READ;
-    if unread != 0 {
-        return unsupported(format!("features {}", feature_names(unread)));
+    let others = found.feature.get() & !SUPPORTED;
+    if others != 0 {
+        return unsupported(format!("features {}", feature_names(others)));
     }
     if found.devices[0].path[0] != 0 {
         return unsupported("more than one device".into());
@@ -297,7 +298,7 @@ pub(crate) fn geometry(found: &Superblock, device_blocks: u64) -> Result<Geometr
     }
     let main_blocks = u64::from(geometry.main_segments) * u64::from(SEGMENT_BLOCKS);
     let end = u64::from(geometry.main.0) + main_blocks;
-    // Three pointer values are no blocks.
+    // The two largest pointer values mark NEW and COMPRESSED. The limit leaves out one block more.
     if end > u64::from(u32::MAX - 2) {
         return Err(format!("the main area ends at block {end}, where no pointer leads"));
     }

@@ -101,7 +101,7 @@ impl Adapter {
 
     /// Fails if the caller's thread has interrupted a call of its own on this file: the request would wait for its locks for
     /// ever.
-    pub(crate) fn not_interrupted(&self, request: &Request, ino: Ino) -> Result<()> {
+    pub(crate) fn refuse_if_interrupted(&self, request: &Request, ino: Ino) -> Result<()> {
         match self.fs.has_interrupted_itself(request.pid(), ino) {
             true => Err(Error::WouldDeadlock),
             false => Ok(()),

@@ -55,7 +55,7 @@ pub(crate) struct Marks {
     pub(crate) maps: AtomicBool,
     /// Who makes its calls.
     pub(crate) calls: Calls,
-    /// The count of capabilities given to files, plus one, when this file was seen to have none.
+    /// `capabilities_given` plus one, when this file was seen to have none; 0: not checked yet.
     pub(crate) without_capability: AtomicU64,
 }
 

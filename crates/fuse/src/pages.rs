@@ -11,8 +11,9 @@
 //!             P2  a call that changes a noted file first captures bases, and holds the file's lock until the engine has finished it.
 //!             P3  the base of a page goes when the kernel reads the page again, when a page that is written back takes no byte away, or
 //!                 when the kernel has dropped the page.
-//!             P4  a file is noted while a descriptor is open through which it was noted. When the last one closes, the kernel drops its
-//!                 pages first. So another descriptor that maps the file reads again, and is seen.
+//!             P4  a file is noted until the last descriptor through which it was noted has closed and the kernel has dropped all its
+//!                 pages. If the kernel does not, the file stays noted. So another descriptor that maps the file reads again, and is
+//!                 seen, or bases are captured for its pages.
 //! Lock order  a file's `ready`, then a slot of the handles, then its `held`; `files` last. None of them is held while the kernel is told
 //!             to drop pages: it first writes them back, to threads that take these locks.
 
@@ -84,8 +85,8 @@ impl Pages {
     }
 
     pub(crate) fn closes_one_of(&self, ino: Ino) {
-        if self.known.leave(ino) && !self.invalidator.tell(Job::Unmapped(ino)) {
-            self.known.forget_unmapped(ino, u64::MAX);
+        if self.known.leave(ino) {
+            self.invalidator.tell(Job::Unmapped(ino));
         }
     }
 
@@ -100,7 +101,7 @@ impl Pages {
     /// Counts captured bases.
     pub(crate) fn count(&self, captured: usize) {
         if captured > 0 && invalidator::is_due(self.known.captured.fetch_add(captured, SeqCst), captured) {
-            self.invalidator.tell(Job::Tidy);
+            self.invalidator.tell(Job::Wake);
         }
     }
 }
@@ -142,7 +143,7 @@ impl Known {
     }
 
     /// How many descriptors a file without an open one ever had.
-    fn unmapped(&self, ino: Ino) -> Option<u64> {
+    fn count_ever_if_closed(&self, ino: Ino) -> Option<u64> {
         self.files().get(&ino).filter(|noted| noted.descriptors == 0).map(|noted| noted.ever)
     }
 

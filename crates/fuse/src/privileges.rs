@@ -1,10 +1,10 @@
-//! Privileges that a file loses when its content changes: set-id bits, and the capabilities of its program.
-//! Linux's rules apply. A caller without `CAP_FSETID` clears the set-user-id bit. It clears the set-group-id
-//! bit, too, unless the group has no right to execute and the caller is in that group. Every caller removes
-//! capabilities.
+//! Privileges that a file loses when its content changes: set-id bits, and file capabilities (`security.capability`).
 //!
-//! The kernel sends requests in the caller's name for some cases, where it has checked the file first. It
-//! leaves writes to us, and also the set-group-id bit of a file that its group may not execute.
+//! Linux's rules apply. A caller without `CAP_FSETID` clears the set-user-id bit. It clears the set-group-id bit, too, unless the group has
+//! no right to execute and the caller is in that group. Every caller removes file capabilities.
+//!
+//! The adapter does this itself for writes, and for the set-group-id bit of a file that its group may not execute. In other cases the
+//! kernel sends SETATTR or REMOVEXATTR, with the caller's credentials.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -22,27 +22,28 @@ const SET_USER: u16 = 0o4000;
 const SET_GROUP: u16 = 0o2000;
 const GROUP_EXECUTES: u16 = 0o010;
 
-/// The attribute that holds capabilities.
+/// The attribute that holds file capabilities.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 impl Adapter {
     /// Removes privileges before the content is changed through this descriptor. Fails if the change would deadlock.
-    pub(crate) fn content_changes(&self, request: &Request, open: &Open) -> Result<()> {
-        self.not_interrupted(request, open.handle.ino)?;
+    pub(crate) fn before_content_change(&self, request: &Request, open: &Open) -> Result<()> {
+        self.refuse_if_interrupted(request, open.handle.ino)?;
         self.drop_capability(open)?;
         self.drop_set_ids(request, open.handle.ino)
     }
 
-    /// As [`Adapter::content_changes`], for a write: the kernel tells whether set-id bits go, and no caller writes its pages.
-    pub(crate) fn write_begins(&self, request: &Request, open: &Open, flags: WriteFlags) -> Result<()> {
-        let is_call = !flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        if is_call {
-            self.not_interrupted(request, open.handle.ino)?;
+    /// As [`Adapter::before_content_change`], for a write. The kernel's flag says whether set-id bits go. Write-back has no caller: neither
+    /// the deadlock check nor the removal of file capabilities applies.
+    pub(crate) fn before_write(&self, request: &Request, open: &Open, flags: WriteFlags) -> Result<()> {
+        let is_not_write_back = !flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        if is_not_write_back {
+            self.refuse_if_interrupted(request, open.handle.ino)?;
         }
         if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             self.drop_set_ids(request, open.handle.ino)?;
         }
-        if is_call { self.drop_capability(open) } else { Ok(()) }
+        if is_not_write_back { self.drop_capability(open) } else { Ok(()) }
     }
 
     /// Clears the bits that a change of the content by this caller clears.
@@ -68,13 +69,11 @@ impl Adapter {
         }
         let group = self.owner.gid.unwrap_or(attr.gid);
         let member = || request.gid() == group || groups_of(request.pid()).contains(&group);
-        let means_nothing = attr.perm & GROUP_EXECUTES == 0;
-        Ok(if set & SET_GROUP != 0 && means_nothing && member() { set & !SET_GROUP } else { set })
+        let group_cannot_execute = attr.perm & GROUP_EXECUTES == 0;
+        Ok(if set & SET_GROUP != 0 && group_cannot_execute && member() { set & !SET_GROUP } else { set })
     }
 
-    /// Returns true if these are the file's permissions without set-id bits. The kernel forwards no chmod(2)
-    /// of a user who is not the owner: so this is the kernel clearing the bits, in the name of the caller
-    /// that changes the content.
+    /// Returns true if the request only clears set-id bits. If the caller is not the owner, the kernel made it on a write or truncation.
     pub(crate) fn only_drops_set_ids(&self, ino: Ino, set: &SetAttr) -> Result<bool> {
         let Some(perm) = set.perm.filter(|perm| *set == SetAttr { perm: Some(*perm), ..SetAttr::default() })
         else {
@@ -84,12 +83,13 @@ impl Adapter {
         Ok(perm != now && now & !(SET_USER | SET_GROUP) == perm & !(SET_USER | SET_GROUP) && perm & !now == 0)
     }
 
-    /// Removes capabilities before any caller changes the content through this descriptor.
+    /// Removes file capabilities before any caller changes the content through this descriptor.
     pub(crate) fn drop_capability(&self, open: &Open) -> Result<()> {
         if breaks(Breach::CapabilityStays) {
             return Ok(());
         }
         let given = self.capabilities_given.load(SeqCst);
+        // Plus 1, because 0 means that this descriptor was not checked yet.
         if open.marks.without_capability.load(SeqCst) == given + 1 {
             return Ok(());
         }
@@ -103,9 +103,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// The credentials to set or remove an attribute with. For attributes of its own the kernel has checked
-    /// the caller's capabilities, and it removes the file's capabilities in the name of the caller that
-    /// changes the content.
+    /// Runs `work` as root for `security.*` and `trusted.*`, for which the kernel has checked the caller, else as the caller.
     pub(crate) fn as_setter<T>(
         &self,
         request: &Request,

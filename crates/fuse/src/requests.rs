@@ -138,7 +138,7 @@ impl fuser::Filesystem for Adapter {
         }
         let apply = |handle: Option<&Handle>| {
             let ino = Ino(ino.0);
-            self.not_interrupted(request, ino)?;
+            self.refuse_if_interrupted(request, ino)?;
             if self.only_drops_set_ids(ino, &set)? {
                 return self.fs.setattr(&Cred::root(), ino, None, &set);
             }
@@ -346,11 +346,11 @@ impl fuser::Filesystem for Adapter {
         let from_page_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let written = self.with_open(fh, |open| {
             let handle = &open.handle;
-            self.write_begins(request, open, write_flags)?;
+            self.before_write(request, open, write_flags)?;
             let written = match flags.0 & libc::O_APPEND != 0 {
                 _ if from_page_cache => self.write_back(handle, offset, data)?,
-                true => self.append_around(handle, data)?,
-                false => self.write_around(handle, offset, data)?,
+                true => self.append_past_kernel_pages(handle, data)?,
+                false => self.write_past_kernel_pages(handle, offset, data)?,
             };
             // The kernel sets this flag for the file, this call (RWF_DSYNC) or the mount, and sends no fsync afterwards.
             if flags.0 & libc::O_DSYNC != 0 {
@@ -524,8 +524,8 @@ impl fuser::Filesystem for Adapter {
     ) {
         let done = range_op(mode).and_then(|op| {
             self.with_open(fh, |open| {
-                self.content_changes(request, open)?;
-                self.fallocate_around(&open.handle, op, offset, length)?;
+                self.before_content_change(request, open)?;
+                self.fallocate_past_kernel_pages(&open.handle, op, offset, length)?;
                 self.synced(&open.handle)
             })
         });

@@ -65,6 +65,12 @@ impl Shared {
         }
     }
 
+    /// Makes the kernel write back and drop all its pages of this inode, as [`Shared::drop_pages`] does.
+    pub(crate) fn drop_all_pages(&self, ino: Ino) -> bool {
+        // The kernel takes a length of 0 as the rest of the file.
+        self.drop_pages(ino, 0, 0)
+    }
+
     /// Makes the kernel write back and drop its pages in `len_bytes` bytes of this inode, or in all behind
     /// `offset` if that is 0. Waits for threads that serve, and no signal ends that wait: the caller has a
     /// [`Guard`]. Returns false if it failed.

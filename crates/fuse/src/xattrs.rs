@@ -54,7 +54,7 @@ impl Adapter {
             _ => return Err(Error::InvalidArgument("flags of setxattr")),
         };
         self.guarded(|| {
-            self.not_interrupted(request, Ino(ino.0))?;
+            self.refuse_if_interrupted(request, Ino(ino.0))?;
             let name = XattrName::new(name.as_bytes())?;
             let done =
                 self.as_setter(request, name, |cred| self.fs.setxattr(cred, Ino(ino.0), name, value, how));
@@ -67,7 +67,7 @@ impl Adapter {
 
     pub(crate) fn remove_xattr(&self, request: &Request, ino: INodeNo, name: &OsStr) -> Result<()> {
         self.guarded(|| {
-            self.not_interrupted(request, Ino(ino.0))?;
+            self.refuse_if_interrupted(request, Ino(ino.0))?;
             let name = XattrName::new(name.as_bytes())?;
             self.as_setter(request, name, |cred| self.fs.removexattr(cred, Ino(ino.0), name))
         })
@@ -83,7 +83,7 @@ impl Adapter {
     ) -> Result<u32> {
         let len = len_bytes.min(COPY_MAX_BYTES);
         let copy = |from: &Handle, to: &Open| {
-            self.content_changes(request, to)?;
+            self.before_content_change(request, to)?;
             let to = &to.handle;
             if self.is_mapped(to.ino) {
                 // The kernel drops its pages around the target, with stores to them. It then copies by writes

@@ -9,11 +9,10 @@
 //!             I2  new data leaves as many blocks free as the reserve has. Overwrites and removals leave fewer (`Purpose`), and a change
 //!                 that frees at least as many blocks as it takes may take the last one. No removal of a name depends on it
 //!                 (`names::in_place_removal`): from every state a sequence of unlinks ends with an empty file system.
-//!                 Only the number of free blocks matters, not their place. An overwrite that takes a block of the reserve frees one
-//!                 elsewhere, and new data may not have that one either. The reserve's place, the last blocks of the
-//!                 region, makes the count cheap: while all of them are free, no count of the others is needed.
-//!                 A block of the reserve never stays in a magazine. Callers that count at the same time may each find the last
-//!                 blocks; the reserve is short of a few then.
+//!                 The reserve is a number of free blocks. An overwrite that takes one of the last frees one elsewhere, and new data
+//!                 may not have that one either. New data also never takes the region's last blocks of that number, and none of these
+//!                 stays in a magazine. That makes the count cheap: while all of them are free, no count of the others is needed.
+//!                 Callers that count at the same time may each find the last blocks; the reserve is short of a few then.
 //! Orderings   O1  bits are cleared with Acquire and set with Release: a lane that gets a block sees the stores of its last owner.
 //! Bits        `free_map`.
 //! Source      leases of chunks are affinity alone, stealing is always legal: docs/protocol.md L4.

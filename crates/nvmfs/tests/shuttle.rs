@@ -65,12 +65,12 @@ fn a_file_that_is_moved_to_and_fro_is_in_one_place() {
 }
 
 macro_rules! plants {
-    ($($test:literal: $file:literal, $behind:literal, $access:literal => $fault:literal;)*) => {
+    ($($test:literal: $file:literal, $after:literal, $access:literal => $fault:literal;)*) => {
         &[$(Plant {
             test: $test,
             file: concat!("nvmfs/src/", $file),
             source: include_str!(concat!("../src/", $file)),
-            behind: $behind,
+            after: $after,
             access: $access,
             fault: $fault,
         }),*]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::test_dir::{TestDir, said};
+use super::test_dir::{TestDir, run_for_output};
 use super::{App, Figure, Length, figure, tree};
 
 pub const TAR: App = App {
@@ -37,7 +37,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// The tree that is copied, beside the place.
 fn source(test_dir: &TestDir, length: Length) -> Result<PathBuf> {
-    let source = test_dir.aside("source");
+    let source = test_dir.path_outside("source");
     tree::make(&source, length.pick(200, 3_000))?;
     Ok(source)
 }
@@ -49,20 +49,26 @@ fn rate(names: usize, began: Instant) -> Figure {
 fn tar(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
     let source = source(test_dir, length)?;
     let began = Instant::now();
-    said(
+    run_for_output(
         test_dir
-            .command("tar")
+            .command_as_placed("tar")
             .args(["--format=posix", "--sparse", "-cf", "archive.tar", "-C"])
             .arg(&source)
             .arg("."),
         LIMIT,
     )?;
     std::fs::create_dir(test_dir.dir.join("out"))?;
-    said(test_dir.command("tar").args(["--same-owner", "-xpf", "archive.tar", "-C", "out"]), LIMIT)?;
+    run_for_output(
+        test_dir.command_as_placed("tar").args(["--same-owner", "-xpf", "archive.tar", "-C", "out"]),
+        LIMIT,
+    )?;
     let names = tree::compare(&test_dir.dir.join("out"), &source)?;
     let figures = vec![rate(names, began)];
-    // The archive itself, past the bypass.
-    said(test_dir.plain("tar").args(["-df", "archive.tar", "-C"]).arg(&source), LIMIT)?;
+    // The archive itself, without the bypass.
+    run_for_output(
+        test_dir.command_without_bypass("tar").args(["-df", "archive.tar", "-C"]).arg(&source),
+        LIMIT,
+    )?;
     Ok(figures)
 }
 
@@ -72,7 +78,7 @@ fn rsync(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
     // Without the last one it takes times of one second for the same.
     let args = ["-aHAXS", "--no-inc-recursive", "--modify-window=-1"];
     let began = Instant::now();
-    said(test_dir.command("rsync").args(args).args([from.as_str(), "out/"]), LIMIT)?;
+    run_for_output(test_dir.command_as_placed("rsync").args(args).args([from.as_str(), "out/"]), LIMIT)?;
     let out = test_dir.dir.join("out");
     let figures = vec![rate(tree::compare(&out, &source)?, began)];
     // Some files change in the middle, and are mended in place.
@@ -83,13 +89,21 @@ fn rsync(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
             std::fs::write(&file, bytes)?;
         }
     }
-    said(
-        test_dir.command("rsync").args(args).args(["--inplace", "--no-whole-file", "--no-S", &from, "out/"]),
+    run_for_output(
+        test_dir.command_as_placed("rsync").args(args).args([
+            "--inplace",
+            "--no-whole-file",
+            "--no-S",
+            &from,
+            "out/",
+        ]),
         LIMIT,
     )?;
     tree::compare(&out, &source)?;
-    let differences =
-        said(test_dir.plain("rsync").args(args).args(["-nic", "--delete", &from, "out/"]), LIMIT)?;
+    let differences = run_for_output(
+        test_dir.command_without_bypass("rsync").args(args).args(["-nic", "--delete", &from, "out/"]),
+        LIMIT,
+    )?;
     ensure!(differences.is_empty(), "rsync -c finds differences: {differences}");
     Ok(figures)
 }
@@ -97,13 +111,13 @@ fn rsync(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
 fn cp(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
     let source = source(test_dir, length)?;
     let copy = |command: &mut Command, from: &std::path::Path, to: &str| {
-        said(command.arg("-a").arg(from).arg(to), LIMIT)
+        run_for_output(command.arg("-a").arg(from).arg(to), LIMIT)
     };
     let began = Instant::now();
-    copy(&mut test_dir.command("cp"), &source, "first")?;
-    copy(&mut test_dir.command("cp"), &test_dir.dir.join("first"), "second")?;
+    copy(&mut test_dir.command_as_placed("cp"), &source, "first")?;
+    copy(&mut test_dir.command_as_placed("cp"), &test_dir.dir.join("first"), "second")?;
     let took = rate(2 * tree::compare(&test_dir.dir.join("second"), &source)?, began);
     tree::compare(&test_dir.dir.join("first"), &source)?;
-    said(test_dir.plain("diff").arg("-r").arg(&source).arg("second"), LIMIT)?;
+    run_for_output(test_dir.command_without_bypass("diff").arg("-r").arg(&source).arg("second"), LIMIT)?;
     Ok(vec![took])
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::test_dir::{TestDir, said};
+use super::test_dir::{TestDir, run_for_output};
 use super::{App, Figure, Length, figure, tree};
 
 pub const APP: App = App {
@@ -19,9 +19,9 @@ const LIMIT: Duration = Duration::from_secs(180);
 const CLIENTS: &str = "4";
 
 fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
-    let mut command = test_dir.command("dbench");
+    let mut command = test_dir.command_as_placed("dbench");
     command.args(["-t", length.pick("2", "10"), "--skip-cleanup", "-D"]).arg(&test_dir.dir).arg(CLIENTS);
-    let out = said(&mut command, LIMIT)?;
+    let out = run_for_output(&mut command, LIMIT)?;
     // It can do without the semaphore that lets its clients begin at once, which is no file.
     let failed = |line: &str| line.contains("failed") && !line.contains("barrier semaphore");
     ensure!(!out.contains("ERROR") && !out.lines().any(failed), "dbench says: {out}");
@@ -33,8 +33,8 @@ fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
     let clients = test_dir.dir.join("clients");
     let files = tree::bytes_are(&clients, 0)?;
     ensure!(files > 20, "only {files} files are left");
-    let copy = test_dir.aside("copy");
-    said(test_dir.command("cp").arg("-a").arg(&clients).arg(&copy), LIMIT)?;
+    let copy = test_dir.path_outside("copy");
+    run_for_output(test_dir.command_as_placed("cp").arg("-a").arg(&clients).arg(&copy), LIMIT)?;
     tree::compare(&clients, &copy)
         .context("through the mount, against a copy made as the program sees it")?;
     test_dir.remount()?;

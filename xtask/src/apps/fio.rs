@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::test_dir::{TestDir, said};
+use super::test_dir::{TestDir, run_for_output};
 use super::{App, Figure, Length, figure};
 
 pub const APP: App = App {
@@ -31,10 +31,10 @@ fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
         let args = ["--rw=randrw", sizes, "--verify=crc32c", how].map(str::to_owned);
         [shared(WRITERS, part), args.to_vec()].concat()
     };
-    let wrote = fio(test_dir, test_dir.command("fio"), &verified("--do_verify=1"))?;
+    let wrote = fio(test_dir, test_dir.command_as_placed("fio"), &verified("--do_verify=1"))?;
     ensure!(of(&wrote, "write", "total_ios")? > 0.0, "nothing was written");
-    // Again from the file alone, and past the bypass.
-    fio(test_dir, test_dir.plain("fio"), &verified("--verify_only=1"))?;
+    // Again from the file alone, and without the bypass.
+    fio(test_dir, test_dir.command_without_bypass("fio"), &verified("--verify_only=1"))?;
     let seconds = format!("--runtime={}", length.pick(1, 5));
     let mut figures = Vec::new();
     for (what, rw) in [
@@ -42,7 +42,11 @@ fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
         ("2 processes read 4 KiB of one file", "--rw=randread"),
     ] {
         let timed = [rw, "--bs=4k", "--time_based=1", &seconds, "--norandommap=1"].map(str::to_owned);
-        let ran = fio(test_dir, test_dir.command("fio"), &[shared(TIMED, part), timed.to_vec()].concat())?;
+        let ran = fio(
+            test_dir,
+            test_dir.command_as_placed("fio"),
+            &[shared(TIMED, part), timed.to_vec()].concat(),
+        )?;
         figures.push(figure(
             what,
             "k calls/s",
@@ -75,7 +79,7 @@ fn shared(processes: u64, part: u64) -> Vec<String> {
 fn fio(test_dir: &TestDir, mut command: Command, args: &[String]) -> Result<Value> {
     command.args(["--output-format=json", "--verify_state_save=0", "--verify_fatal=1"]);
     command.args(args);
-    let out = said(&mut command, LIMIT)?;
+    let out = run_for_output(&mut command, LIMIT)?;
     // Notes may come before it.
     let json = out.find('{').map(|at| &out[at..]).unwrap_or_default();
     let value: Value =

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::test_dir::{TestDir, said, same};
+use super::test_dir::{TestDir, run_for_output, same};
 use super::{App, Figure, Length, figure, tree};
 
 pub const APP: App = App {
@@ -21,27 +21,34 @@ pub const APP: App = App {
 const LIMIT: Duration = Duration::from_secs(300);
 
 fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
-    let (source, commits) = (test_dir.aside("source"), length.pick(5, 20));
+    let (source, commits) = (test_dir.path_outside("source"), length.pick(5, 20));
     tree::make(&source, length.pick(200, 2_000))?;
     let plain = || {
-        let mut command = test_dir.plain("git");
+        let mut command = test_dir.command_without_bypass("git");
         command.arg("-C").arg(&source);
         command
     };
-    said(plain().args(["init", "-q", "-b", "main"]), LIMIT)?;
+    run_for_output(plain().args(["init", "-q", "-b", "main"]), LIMIT)?;
     for n in 0..commits {
         change(&source, n)?;
         commit(plain, n)?;
     }
-    let head = |mut command: Command| said(command.args(["rev-parse", "HEAD^{tree}"]), LIMIT);
+    let head = |mut command: Command| run_for_output(command.args(["rev-parse", "HEAD^{tree}"]), LIMIT);
     let began = Instant::now();
     let url = format!("file://{}", source.display());
-    said(
-        test_dir.command("git").args(["-c", "protocol.file.allow=always", "clone", "-q", &url, "clone"]),
+    run_for_output(
+        test_dir.command_as_placed("git").args([
+            "-c",
+            "protocol.file.allow=always",
+            "clone",
+            "-q",
+            &url,
+            "clone",
+        ]),
         LIMIT,
     )?;
     let within = || {
-        let mut command = test_dir.command("git");
+        let mut command = test_dir.command_as_placed("git");
         command.args(["-C", "clone"]);
         command
     };
@@ -54,23 +61,30 @@ fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
         change(&clone, n)?;
         commit(within, n)?;
     }
-    said(within().args(["gc", "-q", "--aggressive", "--prune=now"]), LIMIT)?;
+    run_for_output(within().args(["gc", "-q", "--aggressive", "--prune=now"]), LIMIT)?;
     let took = began.elapsed();
     let past = || {
-        let mut command = test_dir.plain("git");
+        let mut command = test_dir.command_without_bypass("git");
         command.args(["-C", "clone"]);
         command
     };
-    let found = said(past().args(["fsck", "--full", "--strict"]), LIMIT)?;
+    let found = run_for_output(past().args(["fsck", "--full", "--strict"]), LIMIT)?;
     ensure!(found.is_empty(), "git fsck: {found}");
     same("the tree after commits", head(past())?, head(plain())?)?;
     same(
         "commits",
-        said(past().args(["rev-list", "--count", "HEAD"]), LIMIT)?,
+        run_for_output(past().args(["rev-list", "--count", "HEAD"]), LIMIT)?,
         format!("{}\n", 2 * commits),
     )?;
-    same("what is not committed", said(past().args(["status", "--porcelain"]), LIMIT)?.as_str(), "")?;
-    said(test_dir.plain("diff").args(["-r", "-x", ".git"]).arg(&source).arg("clone"), LIMIT)?;
+    same(
+        "what is not committed",
+        run_for_output(past().args(["status", "--porcelain"]), LIMIT)?.as_str(),
+        "",
+    )?;
+    run_for_output(
+        test_dir.command_without_bypass("diff").args(["-r", "-x", ".git"]).arg(&source).arg("clone"),
+        LIMIT,
+    )?;
     Ok(vec![figure("clone, commits, gc", "s", took.as_secs_f64())])
 }
 
@@ -94,8 +108,8 @@ fn change(dir: &Path, n: u64) -> Result<()> {
 }
 
 fn commit(git: impl Fn() -> Command, n: u64) -> Result<()> {
-    said(git().args(["add", "-A"]), LIMIT)?;
+    run_for_output(git().args(["add", "-A"]), LIMIT)?;
     let who = ["-c", "user.name=Heddle", "-c", "user.email=heddle@localhost", "-c", "commit.gpgsign=false"];
-    said(git().args(who).args(["commit", "-q", "-m", &format!("change {n}")]), LIMIT)?;
+    run_for_output(git().args(who).args(["commit", "-q", "-m", &format!("change {n}")]), LIMIT)?;
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::test_dir::{TestDir, said, same};
+use super::test_dir::{TestDir, run_for_output, same};
 use super::{App, Figure, Length, figure};
 
 pub const APP: App = App {
@@ -23,8 +23,8 @@ const LIMIT: Duration = Duration::from_secs(300);
 const TABLES: &str = "4";
 
 fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
-    let socket = test_dir.aside("mysql.sock");
-    let mut install = test_dir.command("mariadb-install-db");
+    let socket = test_dir.path_outside("mysql.sock");
+    let mut install = test_dir.command_as_placed("mariadb-install-db");
     install.args([
         "--no-defaults",
         "--user=root",
@@ -32,7 +32,7 @@ fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
         "--skip-test-db",
         "--innodb-use-native-aio=0",
     ]);
-    said(install.arg(format!("--datadir={}", test_dir.dir.join("data").display())), LIMIT)?;
+    run_for_output(install.arg(format!("--datadir={}", test_dir.dir.join("data").display())), LIMIT)?;
     let mut server = Server::start(test_dir, &socket)?;
     server.sql("CREATE DATABASE sbtest; CREATE DATABASE books")?;
     server.sql(
@@ -40,9 +40,13 @@ fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
          INSERT INTO account SELECT seq, 1000 FROM seq_1_to_100",
     )?;
     let rows = length.pick("2000", "20000");
-    said(server.sysbench("2").args(["--threads=2", &format!("--table-size={rows}"), "prepare"]), LIMIT)?;
+    run_for_output(
+        server.sysbench("2").args(["--threads=2", &format!("--table-size={rows}"), "prepare"]),
+        LIMIT,
+    )?;
     let size = format!("--table-size={rows}");
-    let timed = said(server.sysbench(length.pick("2", "10")).args(["--threads=4", &size, "run"]), LIMIT)?;
+    let timed =
+        run_for_output(server.sysbench(length.pick("2", "10")).args(["--threads=4", &size, "run"]), LIMIT)?;
     let tps = timed
         .split("transactions:")
         .nth(1)
@@ -62,8 +66,9 @@ fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
     server = Server::start(test_dir, &socket).context("after the kill")?;
     server.check(moved)?;
     server.stop()?;
-    // Once more past the bypass.
-    let plain = Server::start_as(test_dir.plain("mariadbd"), test_dir, &socket).context("past the bypass")?;
+    // Once more without the bypass.
+    let plain = Server::start_as(test_dir.command_without_bypass("mariadbd"), test_dir, &socket)
+        .context("without the bypass")?;
     plain.check(moved)?;
     plain.stop()?;
     Ok(vec![figure("oltp_read_write, 4 threads", "transactions/s", tps)])
@@ -77,7 +82,7 @@ struct Server<'p> {
 
 impl<'p> Server<'p> {
     fn start(test_dir: &'p TestDir, socket: &std::path::Path) -> Result<Server<'p>> {
-        Server::start_as(test_dir.command("mariadbd"), test_dir, socket)
+        Server::start_as(test_dir.command_as_placed("mariadbd"), test_dir, socket)
     }
 
     fn start_as(mut command: Command, test_dir: &'p TestDir, socket: &std::path::Path) -> Result<Server<'p>> {
@@ -97,7 +102,7 @@ impl<'p> Server<'p> {
         command
             .arg(format!("--datadir={}", test_dir.dir.join("data").display()))
             .arg(format!("--socket={}", socket.display()));
-        let log = test_dir.aside("mariadb.log");
+        let log = test_dir.path_outside("mariadb.log");
         let said = fs::File::options().create(true).append(true).open(&log)?;
         let process =
             command.stdout(said.try_clone()?).stderr(said).spawn().context("cannot start mariadbd")?;
@@ -115,15 +120,15 @@ impl<'p> Server<'p> {
     }
 
     fn sql(&self, statements: &str) -> Result<String> {
-        let mut client = self.test_dir.plain("mariadb");
+        let mut client = self.test_dir.command_without_bypass("mariadb");
         client
             .args(["--no-defaults", "-u", "root", "-N", "-B", "-e", statements])
             .arg(format!("--socket={}", self.socket.display()));
-        said(&mut client, LIMIT)
+        run_for_output(&mut client, LIMIT)
     }
 
     fn sysbench(&self, seconds: &str) -> Command {
-        let mut command = self.test_dir.plain("sysbench");
+        let mut command = self.test_dir.command_without_bypass("sysbench");
         command.args([
             "oltp_read_write",
             "--db-driver=mysql",

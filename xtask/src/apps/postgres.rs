@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::test_dir::{TestDir, said, same};
+use super::test_dir::{TestDir, run_for_output, same};
 use super::{App, Figure, Length, figure};
 use crate::process;
 
@@ -32,7 +32,7 @@ struct Server<'p> {
 }
 
 fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
-    let sockets = test_dir.aside("sockets");
+    let sockets = test_dir.path_outside("sockets");
     fs::create_dir(&sockets)?;
     // The server does not run as root: it may enter the place, and owns its own.
     for dir in [&sockets, &test_dir.dir] {
@@ -48,28 +48,28 @@ fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
         "--auth=trust",
         "--no-instructions",
     ];
-    said(server.tool("initdb").args(made), LIMIT)?;
+    run_for_output(server.tool("initdb").args(made), LIMIT)?;
     server.start()?;
     server.psql("CREATE EXTENSION amcheck")?;
-    said(server.client("pgbench").args(["-i", "-q", "-s", length.pick("1", "10")]), LIMIT)?;
+    run_for_output(server.client("pgbench").args(["-i", "-q", "-s", length.pick("1", "10")]), LIMIT)?;
     let seconds = length.pick("2", "10");
     let bench = ["-c", CLIENTS, "-j", "2", "-n", "-T"];
-    let out = said(server.client("pgbench").args(bench).arg(seconds), LIMIT)?;
+    let out = run_for_output(server.client("pgbench").args(bench).arg(seconds), LIMIT)?;
     let tps = number_after(&out, "tps = ").with_context(|| format!("pgbench said: {out}"))?;
     let done =
         number_after(&out, "number of transactions actually processed: ").context("pgbench's count")?;
     server.check(done as u64)?;
     server.crash_and_recover(done as u64, bench)?;
     server.stop()?;
-    // Every page against its checksum, past the bypass.
-    said(server.plain_tool("pg_checksums").args(["--check", "-D", "data"]), LIMIT)?;
+    // Every page against its checksum, without the bypass.
+    run_for_output(server.plain_tool("pg_checksums").args(["--check", "-D", "data"]), LIMIT)?;
     Ok(vec![figure("pgbench, 4 clients", "transactions/s", tps)])
 }
 
 impl Server<'_> {
     fn as_user(&self, command: &Command) -> Command {
         // What the place's command is, as the server's user.
-        let mut user = self.test_dir.plain("setpriv");
+        let mut user = self.test_dir.command_without_bypass("setpriv");
         user.args(["--reuid", USER, "--regid", USER, "--init-groups", "--"])
             .arg(command.get_program())
             .args(command.get_args());
@@ -81,11 +81,11 @@ impl Server<'_> {
     }
 
     fn tool(&self, name: &str) -> Command {
-        self.as_user(&self.test_dir.command(self.bin.join(name)))
+        self.as_user(&self.test_dir.command_as_placed(self.bin.join(name)))
     }
 
     fn plain_tool(&self, name: &str) -> Command {
-        self.as_user(&self.test_dir.plain(self.bin.join(name)))
+        self.as_user(&self.test_dir.command_without_bypass(self.bin.join(name)))
     }
 
     /// A program that does not touch the files itself.
@@ -111,11 +111,14 @@ impl Server<'_> {
     }
 
     fn stop(&self) -> Result<()> {
-        said(self.tool("pg_ctl").args(["-D", "data", "-w", "-m", "fast", "stop"]), LIMIT).map(drop)
+        run_for_output(self.tool("pg_ctl").args(["-D", "data", "-w", "-m", "fast", "stop"]), LIMIT).map(drop)
     }
 
     fn psql(&self, statement: &str) -> Result<String> {
-        said(self.client("psql").args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement]), LIMIT)
+        run_for_output(
+            self.client("psql").args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement]),
+            LIMIT,
+        )
     }
 
     /// The books balance; as many transfers are there as were acknowledged, or more.

@@ -1,18 +1,18 @@
 //! A program of ours for MPI (`xtask/c/ranks.c`): N ranks write one file, as plain MPI-IO and as a data set of parallel HDF5; every
-//! byte is read back by another rank than wrote it, and once more by a run without the bypass.
+//! byte is read back by another rank than wrote it, and again without the bypass.
 
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::test_dir::{TestDir, said};
+use super::test_dir::{TestDir, run_for_output};
 use super::{App, Figure, Length, figure};
 
 pub const MPI: App = App {
     name: "mpi",
     packages: &[("openmpi-bin", "mpirun"), ("libopenmpi-dev", "mpicc")],
-    about: "4 ranks write stripes of one file; every byte is read by another rank, and again past the bypass",
+    about: "4 ranks write stripes of one file; every byte is read by another rank, and again without the bypass",
     group: None,
     run: mpi,
 };
@@ -37,7 +37,7 @@ fn hdf5(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
     let stripes = length.pick("64", "2000");
     let figures =
         run_ranks(test_dir, "h5pcc", &["-DWITH_HDF5"], "file.h5", [stripes, "50001"], "HDF5, 4 ranks")?;
-    let shape = said(test_dir.plain("h5dump").args(["-H", "file.h5"]), LIMIT)?;
+    let shape = run_for_output(test_dir.command_without_bypass("h5dump").args(["-H", "file.h5"]), LIMIT)?;
     anyhow::ensure!(shape.contains(&format!("( {stripes}, 50001 )")), "h5dump says: {shape}");
     Ok(figures)
 }
@@ -50,11 +50,19 @@ fn run_ranks(
     shape: [&str; 2],
     what: &'static str,
 ) -> Result<Vec<Figure>> {
-    let (program, source) = (test_dir.aside("ranks"), test_dir.aside("ranks.c"));
+    let (program, source) = (test_dir.path_outside("ranks"), test_dir.path_outside("ranks.c"));
     std::fs::write(&source, include_str!("../../c/ranks.c"))?;
-    said(test_dir.plain(cc).args(["-O2", "-Wall", "-o"]).arg(&program).args(flags).arg(&source), LIMIT)?;
+    run_for_output(
+        test_dir
+            .command_without_bypass(cc)
+            .args(["-O2", "-Wall", "-o"])
+            .arg(&program)
+            .args(flags)
+            .arg(&source),
+        LIMIT,
+    )?;
     let ranks = |mut command: Command, does: &str| {
-        // Ranks are more than the machine's cores, and may be root's; shared memory alone joins them.
+        // There may be more ranks than cores, and root may run them. They communicate by shared memory alone.
         command.args([
             "--allow-run-as-root",
             "--oversubscribe",
@@ -67,10 +75,10 @@ fn run_ranks(
             "plm",
             "isolated",
         ]);
-        said(command.arg(&program).arg(file).args(shape).arg(does), LIMIT)
+        run_for_output(command.arg(&program).arg(file).args(shape).arg(does), LIMIT)
     };
-    let out = ranks(test_dir.command("mpirun"), "write")?;
-    ranks(test_dir.plain("mpirun"), "check").context("past the bypass")?;
+    let out = ranks(test_dir.command_as_placed("mpirun"), "write")?;
+    ranks(test_dir.command_without_bypass("mpirun"), "check").context("again without the bypass")?;
     let word = |n: usize| out.split_whitespace().nth(n)?.parse::<f64>().ok();
     let (seconds, bytes) = word(1).zip(word(3)).with_context(|| format!("the ranks said: {out}"))?;
     Ok(vec![figure(what, "MB/s written", bytes / seconds / 1e6)])

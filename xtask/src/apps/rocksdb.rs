@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::test_dir::{TestDir, said};
+use super::test_dir::{TestDir, run_for_output};
 use super::{App, Figure, Length, figure};
 
 pub const APP: App = App {
@@ -35,9 +35,9 @@ fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
             &format!("--use_existing_db={}", u8::from(!fresh)),
         ]);
         command.args(["--write_buffer_size=4194304", "--sync=0", "--paranoid_checks=1"]);
-        said(&mut command, LIMIT)
+        run_for_output(&mut command, LIMIT)
     };
-    let out = bench(test_dir.command("db_bench"), "fillrandom,overwrite,readrandom", true)?;
+    let out = bench(test_dir.command_as_placed("db_bench"), "fillrandom,overwrite,readrandom", true)?;
     let rates = [
         ("fillrandom", "fill in random order"),
         ("overwrite", "overwrite"),
@@ -48,9 +48,9 @@ fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
         .map(|(name, what)| Ok(figure(what, "k calls/s", rate(&out, name)? / 1e3)))
         .collect::<Result<Vec<_>>>()?;
     // Every key was put in by fillseq: all of them are found, by a process without the bypass too.
-    bench(test_dir.command("db_bench"), "fillseq", true)?;
-    bench(test_dir.command("db_bench"), "overwrite,compact", false)?;
-    for command in [test_dir.command("db_bench"), test_dir.plain("db_bench")] {
+    bench(test_dir.command_as_placed("db_bench"), "fillseq", true)?;
+    bench(test_dir.command_as_placed("db_bench"), "overwrite,compact", false)?;
+    for command in [test_dir.command_as_placed("db_bench"), test_dir.command_without_bypass("db_bench")] {
         let out = bench(command, "readrandom,readseq,verifychecksum", false)?;
         let all = format!("({keys} of {keys} found)");
         ensure!(out.contains(&all), "not every key was found again: {out}");

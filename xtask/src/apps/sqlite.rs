@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::test_dir::{TestDir, all_said, said, same};
+use super::test_dir::{TestDir, run_all_for_output, run_for_output, same};
 use super::{App, Figure, Length, figure};
 
 pub const APP: App = App {
@@ -24,24 +24,24 @@ const WRITERS: u64 = 2;
 fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
     let rows = length.pick(300, 5_000);
     let make = "PRAGMA journal_mode=WAL; CREATE TABLE t(writer INTEGER, n INTEGER, payload TEXT, PRIMARY KEY(writer, n));";
-    same("journal mode", sqlite(test_dir.command("sqlite3"), make)?.as_str(), "wal\n")?;
+    same("journal mode", sqlite(test_dir.command_as_placed("sqlite3"), make)?.as_str(), "wal\n")?;
     let began = Instant::now();
-    all_said(
+    run_all_for_output(
         (0..WRITERS).map(|writer| writer_of(test_dir, writer, rows)).collect::<Result<Vec<Command>>>()?,
         LIMIT,
     )?;
     let took = began.elapsed();
     // With and without the bypass; the second look also takes the log into the database.
-    for mut command in [test_dir.command("sqlite3"), test_dir.plain("sqlite3")] {
+    for mut command in [test_dir.command_as_placed("sqlite3"), test_dir.command_without_bypass("sqlite3")] {
         command.arg("-readonly");
         check(command, rows)?;
     }
     same(
         "checkpoint",
-        sqlite(test_dir.plain("sqlite3"), "PRAGMA wal_checkpoint(TRUNCATE);")?.as_str(),
+        sqlite(test_dir.command_without_bypass("sqlite3"), "PRAGMA wal_checkpoint(TRUNCATE);")?.as_str(),
         "0|0|0\n",
     )?;
-    check(test_dir.plain("sqlite3"), rows)?;
+    check(test_dir.command_without_bypass("sqlite3"), rows)?;
     let rate = (WRITERS * rows) as f64 / took.as_secs_f64();
     Ok(vec![figure("2 writers, WAL", "transactions/s", rate)])
 }
@@ -58,15 +58,15 @@ fn writer_of(test_dir: &TestDir, writer: u64, rows: u64) -> Result<Command> {
             ["a", "b"][writer as usize % 2]
         )?;
     }
-    let file = test_dir.aside(&format!("writer{writer}.sql"));
+    let file = test_dir.path_outside(&format!("writer{writer}.sql"));
     fs::write(&file, script)?;
-    let mut command = test_dir.command("sqlite3");
+    let mut command = test_dir.command_as_placed("sqlite3");
     command.args(["-bail", "db"]).arg(format!(".read {}", file.display()));
     Ok(command)
 }
 
 fn check(mut command: Command, rows: u64) -> Result<()> {
-    let found = said(
+    let found = run_for_output(
         command.args(["-bail", "db", "PRAGMA integrity_check; SELECT writer, count(*), sum(n), sum(length(payload)), \
             sum(payload = printf('%.*c', 200 + n * 7 % 4000, char(97 + writer)) || n) FROM t GROUP BY writer ORDER BY writer;"]),
         LIMIT,
@@ -81,5 +81,5 @@ fn check(mut command: Command, rows: u64) -> Result<()> {
 }
 
 fn sqlite(mut command: Command, statements: &str) -> Result<String> {
-    said(command.args(["-bail", "db", statements]), LIMIT)
+    run_for_output(command.args(["-bail", "db", statements]), LIMIT)
 }

@@ -92,7 +92,7 @@ fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
     let began = Instant::now();
     let (mut passed, mut not_here, mut failures) = (0, Vec::new(), Vec::new());
     for stressor in STRESSORS {
-        let mut command = test_dir.command("stress-ng");
+        let mut command = test_dir.command_as_placed("stress-ng");
         command.arg("--temp-path").arg(&test_dir.dir).args([
             "--verify",
             "--seed",
@@ -118,7 +118,7 @@ fn run(test_dir: &TestDir, length: Length) -> Result<Vec<Figure>> {
             "--seek-size",
             "16M",
         ]);
-        let log = test_dir.aside("stress-ng.log");
+        let log = test_dir.path_outside("stress-ng.log");
         let said = std::fs::File::create(&log)?;
         command.stdout(said.try_clone()?).stderr(said);
         let status = process::status(&mut command, Duration::from_secs(60 + 2 * seconds))?;

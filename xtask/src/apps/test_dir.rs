@@ -173,18 +173,18 @@ impl TestDir {
         command
     }
 
-    /// The program as this place is about: with the bypass where that is what the place is.
-    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    /// A command of the program: with the bypass if this is a place of the bypass.
+    pub fn command_as_placed(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         if self.kind != Kind::Bypass {
-            return self.plain(program);
+            return self.command_without_bypass(program);
         }
         let mut command = self.heddle();
         command.args(["run", "--"]).arg(program).env("HEDDLE_REPORT", self.report());
         self.at_home(command)
     }
 
-    /// The program without the bypass, everywhere.
-    pub fn plain(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    /// A command of the program without the bypass, in every kind of place.
+    pub fn command_without_bypass(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         self.at_home(Command::new(program))
     }
 
@@ -193,8 +193,8 @@ impl TestDir {
         command
     }
 
-    /// A file beside the place, not on the file system that is looked at.
-    pub fn aside(&self, name: &str) -> PathBuf {
+    /// A path outside the file system under test.
+    pub fn path_outside(&self, name: &str) -> PathBuf {
         self.home.join(name)
     }
 
@@ -252,7 +252,7 @@ impl TestDir {
     fn check_image(&self) -> Result<()> {
         let began = Instant::now();
         loop {
-            match said(self.heddle().args(["fsck", "-n"]).arg(&self.image), MOUNT_MAX) {
+            match run_for_output(self.heddle().args(["fsck", "-n"]).arg(&self.image), MOUNT_MAX) {
                 Err(error) if began.elapsed() < MOUNT_MAX && error.to_string().contains("is in use by") => {
                     std::thread::sleep(Duration::from_millis(100));
                 }
@@ -273,14 +273,14 @@ impl TestDir {
 }
 
 fn run(command: &mut Command) -> Result<()> {
-    said(command, MOUNT_MAX).map(drop)
+    run_for_output(command, MOUNT_MAX).map(drop)
 }
 
 /// Runs to the end or the limit; what it wrote to stdout.
 ///
 /// # Errors
 /// It fails, or takes too long: with the last lines that it said.
-pub fn said(command: &mut Command, limit: Duration) -> Result<String> {
+pub fn run_for_output(command: &mut Command, limit: Duration) -> Result<String> {
     let (mut out, mut err) = (memory_file()?, memory_file()?);
     command.stdout(out.try_clone()?).stderr(err.try_clone()?).stdin(Stdio::null());
     let status = process::status(command, limit);
@@ -325,11 +325,13 @@ fn text_of(file: &mut File) -> Result<String> {
 /// Runs several at once, each to its end or the limit; what each wrote to stdout.
 ///
 /// # Errors
-/// As [`said`], of the first that fails.
-pub fn all_said(commands: Vec<Command>, limit: Duration) -> Result<Vec<String>> {
+/// As [`run_for_output`], of the first that fails.
+pub fn run_all_for_output(commands: Vec<Command>, limit: Duration) -> Result<Vec<String>> {
     std::thread::scope(|scope| {
-        let runs: Vec<_> =
-            commands.into_iter().map(|mut command| scope.spawn(move || said(&mut command, limit))).collect();
+        let runs: Vec<_> = commands
+            .into_iter()
+            .map(|mut command| scope.spawn(move || run_for_output(&mut command, limit)))
+            .collect();
         runs.into_iter().map(|run| run.join().unwrap_or_else(|_| bail!("a thread panicked"))).collect()
     })
 }

@@ -55,7 +55,7 @@ pub mod atomic {
                     self.mark();
                     let fault = plant::here();
                     let order = plant::order(&fault, order);
-                    plant::value(&fault, self.0.load(order).into()) as $int
+                    plant::masked(&fault, self.0.load(order).into()) as $int
                 }
 
                 /// Stores.
@@ -67,7 +67,7 @@ pub mod atomic {
                     self.mark();
                     let fault = plant::here();
                     if plant::happens(&fault) {
-                        self.0.store(plant::value(&fault, value.into()) as $int, plant::order(&fault, order));
+                        self.0.store(plant::masked(&fault, value.into()) as $int, plant::order(&fault, order));
                     }
                 }
 

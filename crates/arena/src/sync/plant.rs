@@ -1,7 +1,7 @@
 //! One planted fault, to test whether a model or a rig detects it.
 //!
-//! `HEDDLE_PLANT=FILE:LINE:FAULT` makes the access on that line of that file wrong; the source has no switch
-//! for it. Each fault is tried in a process of its own, the test binary again, because a failure may abort.
+//! `HEDDLE_PLANT=FILE:LINE:FAULT` makes the access on that line of that file wrong; the engine's source has no switch for it. Each fault is
+//! tried in a process of its own, the test binary again, because a failure may abort.
 
 use std::panic::Location;
 use std::process::Command;
@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering;
 pub enum Fault {
     /// `relaxed`: under loom, the access orders nothing.
     Relaxed,
-    /// `skip`: the store or fence does not happen. A compare-and-exchange is not affected.
+    /// `skip`: the fence, store, swap or `fetch_*` does not happen. A load and a compare-and-exchange are not affected.
     Skip,
-    /// `keep=MASK`: the stored or loaded value is ANDed with MASK. A compare-and-exchange is not affected.
+    /// `keep=MASK`: the loaded or stored value is ANDed with MASK, a decimal number. Loads and stores alone are affected.
     Keep(u64),
 }
 
@@ -76,7 +76,7 @@ pub(super) fn order(fault: &Option<Fault>, order: Ordering) -> Ordering {
 }
 
 /// The value that arrives.
-pub(super) fn value(fault: &Option<Fault>, value: u64) -> u64 {
+pub(super) fn masked(fault: &Option<Fault>, value: u64) -> u64 {
     match fault {
         Some(Fault::Keep(bits)) => value & bits,
         _ => value,
@@ -91,8 +91,8 @@ pub struct Plant {
     pub file: &'static str,
     /// Text of the file.
     pub source: &'static str,
-    /// The access is the first `access` after this text.
-    pub behind: &'static str,
+    /// Text before the access. The search for `access` begins at its first byte.
+    pub after: &'static str,
     /// Text of the access.
     pub access: &'static str,
     /// The fault's name, see [`Fault`].
@@ -105,9 +105,9 @@ impl Plant {
     /// # Panics
     /// If the source does not contain it any more.
     pub fn line(&self) -> usize {
-        let Plant { file, source, behind, access, .. } = self;
-        let from = source.find(behind).unwrap_or_else(|| panic!("{file}: no {behind}"));
-        let at = source[from..].find(access).unwrap_or_else(|| panic!("{file}: no {access} after {behind}"));
+        let Plant { file, source, after, access, .. } = self;
+        let from = source.find(after).unwrap_or_else(|| panic!("{file}: no {after}"));
+        let at = source[from..].find(access).unwrap_or_else(|| panic!("{file}: no {access} after {after}"));
         source[..from + at].lines().count()
     }
 
@@ -130,7 +130,7 @@ impl Plant {
 /// Tries all of them.
 ///
 /// # Panics
-/// Lists those that no test detected.
+/// If a plant's own test does not fail; all such plants are listed.
 pub fn all_are_seen<'p>(plants: impl IntoIterator<Item = &'p Plant>, variables: &[(&str, &str)]) {
     // A process that was given a fault was started by this function.
     if std::env::var_os(VARIABLE).is_some() {

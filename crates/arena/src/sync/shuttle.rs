@@ -84,7 +84,7 @@ pub mod atomic {
                 #[track_caller]
                 pub fn load(&self, order: Ordering) -> $int {
                     step();
-                    plant::value(&plant::here(), self.0.load(order).into()) as $int
+                    plant::masked(&plant::here(), self.0.load(order).into()) as $int
                 }
 
                 /// Stores.
@@ -93,7 +93,7 @@ pub mod atomic {
                     before_store();
                     let fault = plant::here();
                     if plant::happens(&fault) {
-                        self.0.store(plant::value(&fault, value.into()) as $int, order);
+                        self.0.store(plant::masked(&fault, value.into()) as $int, order);
                     }
                 }
 

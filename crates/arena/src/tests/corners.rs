@@ -132,7 +132,7 @@ fn small_blocks_come_in_batches_and_large_ones_alone() {
     assert_eq!((class(1 << 42).index() + 1, Class::of((1 << 42) + 1)), (class::COUNT, None));
 }
 
-/// The words of a heap: for each class the loaded chain, its count, and the spare one.
+/// The words of a heap: for each class the loaded list, its count, and the spare one.
 fn words_of(heap: &Heap) -> &[AtomicU64] {
     const _: () = assert!(size_of::<Heap>() == 24 * class::SMALL);
     // SAFETY: words of 64 bits, all of them atomic.
@@ -140,7 +140,7 @@ fn words_of(heap: &Heap) -> &[AtomicU64] {
 }
 
 #[test]
-fn a_heap_of_a_dead_owner_keeps_what_can_be_a_chain() {
+fn a_heap_of_a_dead_owner_keeps_what_can_be_a_list() {
     const LINE: usize = 2;
     let arena = Arena::private(4 << 20).unwrap();
     let heap = Heap::zeroed();
@@ -154,12 +154,12 @@ fn a_heap_of_a_dead_owner_keeps_what_can_be_a_chain() {
         blocks.into_iter().for_each(|block| unsafe { heap.free(&arena, block, 1) });
     };
     // SAFETY: as above.
-    let distrust = || unsafe { heap.distrust(&arena) };
+    let drop_implausible_lists = || unsafe { heap.drop_implausible_lists(&arena) };
     let seen = || (loaded.load(Relaxed), count.load(Relaxed), spare.load(Relaxed));
     fill();
     let whole = seen();
     assert_eq!((whole.1, whole.2 != 0), (full, true));
-    distrust();
+    drop_implausible_lists();
     assert_eq!(seen(), whole, "nothing was scribbled over");
     for (at, many) in [
         (whole.0, full + 1),
@@ -172,17 +172,17 @@ fn a_heap_of_a_dead_owner_keeps_what_can_be_a_chain() {
     ] {
         loaded.store(at, Relaxed);
         count.store(many, Relaxed);
-        distrust();
+        drop_implausible_lists();
         assert_eq!(seen(), (0, 0, whole.2), "{many} from {at:#x}");
     }
     let last = arena.used_bytes() - 64;
     loaded.store(last, Relaxed);
     count.store(1, Relaxed);
-    distrust();
+    drop_implausible_lists();
     assert_eq!(seen(), (last, 1, whole.2), "the last block may be one");
-    // The second block of the spare chain leads out of the arena.
+    // The second block of the spare list leads out of the arena.
     arena.get(Ptr::<AtomicU64>::from_raw(whole.2)).store(arena.capacity_bytes(), Relaxed);
-    distrust();
+    drop_implausible_lists();
     assert_eq!(seen(), (last, 1, 0));
 }
 

@@ -14,6 +14,8 @@ pub mod feature {
     pub const ENCRYPT: u32 = 0x1;
     /// On a zoned device.
     pub const ZONED: u32 = 0x2;
+    /// Files may be written atomically.
+    pub const ATOMIC_WRITE: u32 = 0x4;
     /// Inodes have attributes beyond the first layout.
     pub const EXTRA_ATTR: u32 = 0x8;
     /// Project quotas.
@@ -43,7 +45,7 @@ pub mod feature {
     pub const NAMES: [(u32, &str); 15] = [
         (ENCRYPT, "encrypt"),
         (ZONED, "blkzoned"),
-        (0x4, "atomic_write"),
+        (ATOMIC_WRITE, "atomic_write"),
         (EXTRA_ATTR, "extra_attr"),
         (PROJECT_QUOTA, "project_quota"),
         (INODE_CHECKSUM, "inode_checksum"),
@@ -85,8 +87,8 @@ pub const REPAIR_DONE: [u8; 8] = *b"HEDDLERD";
 /// | 2180   | feature | misreading what a later Linux wrote: unknown bits are refused |
 /// | 3036   | repair_id | going back with the undo file of another repair |
 /// | 3044   | repair_mark | using an image that a repair has left half done |
-/// | 3052   | log_pairing | using an image with another node log than its own |
-/// | 3060   | log_mark | using an image without its node log |
+/// | 3052   | node_log_pairing | using an image with another node log than its own |
+/// | 3060   | node_log_mark | using an image without its node log |
 /// | 3068   | crc   | damage, where the feature is on |
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
@@ -140,11 +142,11 @@ pub struct Superblock {
     /// Unused by Linux, which keeps it. [`REPAIR_BEGUN`] while a repair is under way, [`REPAIR_UNDONE`] while it is
     /// taken back, [`REPAIR_DONE`] from its end until heddle writes the image again.
     pub repair_mark: [u8; 8],
-    /// Unused by Linux, which keeps it. If `log_mark` is set: the pairing number, as in the head of that log.
-    pub log_pairing: U64,
+    /// Unused by Linux, which keeps it. If `node_log_mark` is set: the pairing number, as in the head of that log.
+    pub node_log_pairing: U64,
     /// Unused by Linux, which keeps it. [`LOG_MARK`](super::LOG_MARK) while a node log may be newer than the
     /// image.
-    pub log_mark: [u8; 8],
+    pub node_log_mark: [u8; 8],
     pub crc: U32,
 }
 
@@ -156,6 +158,6 @@ const _: () = {
     assert!(std::mem::offset_of!(Superblock, feature) == 2180);
     assert!(std::mem::offset_of!(Superblock, quota_ino) == 2745);
     assert!(std::mem::offset_of!(Superblock, repair_id) == 3036);
-    assert!(std::mem::offset_of!(Superblock, log_pairing) == 3052);
+    assert!(std::mem::offset_of!(Superblock, node_log_pairing) == 3052);
     assert!(std::mem::offset_of!(Superblock, crc) == 3068);
 };

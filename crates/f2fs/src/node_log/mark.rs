@@ -37,7 +37,7 @@ impl Pairing {
 
 /// The pairing in the superblock; `None`: the image needs no log.
 pub(crate) fn of(superblock: &Superblock) -> Option<Pairing> {
-    (superblock.log_mark == LOG_MARK).then(|| Pairing(superblock.log_pairing.get()))
+    (superblock.node_log_mark == LOG_MARK).then(|| Pairing(superblock.node_log_pairing.get()))
 }
 
 /// Writes the mark to both copies, or removes it. Durable when this returns.
@@ -51,6 +51,6 @@ pub(crate) fn write(device: &Device, mark: Option<Pairing>) -> Result<()> {
 
 /// Sets the mark in a superblock in memory.
 pub(crate) fn put(found: &mut Superblock, mark: Option<Pairing>) {
-    found.log_mark = mark.map_or([0; LOG_MARK.len()], |_| LOG_MARK);
-    found.log_pairing.set(mark.map_or(0, |Pairing(number)| number));
+    found.node_log_mark = mark.map_or([0; LOG_MARK.len()], |_| LOG_MARK);
+    found.node_log_pairing.set(mark.map_or(0, |Pairing(number)| number));
 }

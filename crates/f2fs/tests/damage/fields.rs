@@ -33,7 +33,7 @@ pub const SUPERBLOCK: &[Field] = fields!(Superblock:
     segments_sit 4, segments_nat 4, segments_ssa 4, segments_main 4, segment0 4, checkpoint 4, sit 4, nat 4, ssa 4, main 4,
     root_ino 4, node_ino 4, meta_ino 4, uuid 1, volume_name 2, extensions 4, extension 1, checkpoint_payload 4, version 1,
     init_version 1, feature 4, encryption_level 1, encryption_salt 1, quota_ino 4, hot_extensions 1, encoding 2,
-    encoding_flags 2, reserved 1, repair_id 8, repair_mark 8, log_pairing 8, log_mark 8, crc 4);
+    encoding_flags 2, reserved 1, repair_id 8, repair_mark 8, node_log_pairing 8, node_log_mark 8, crc 4);
 
 pub const CHECKPOINT: &[Field] = fields!(CheckpointHead:
     version 8, blocks_user 8, blocks_valid 8, segments_reserved 4, segments_overprovision 4, segments_free 4, node_segment 4,

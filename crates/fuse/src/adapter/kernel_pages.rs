@@ -35,7 +35,7 @@ impl Adapter {
         buf: &mut [u8],
     ) -> Result<usize> {
         self.with_handle(fh, |handle| {
-            self.not_interrupted(request, handle.ino)?;
+            self.refuse_if_interrupted(request, handle.ino)?;
             self.fs.read(handle, offset, buf)
         })
     }
@@ -85,19 +85,19 @@ impl Adapter {
     }
 
     /// Writes past the kernel's pages.
-    pub(crate) fn write_around(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<usize> {
+    pub(crate) fn write_past_kernel_pages(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<usize> {
         let len = data.len() as u64;
         let range = || Ok(offset..offset.saturating_add(len));
-        self.around(handle, range, || self.fs.write(handle, offset, data))
+        self.call_past_kernel_pages(handle, range, || self.fs.write(handle, offset, data))
     }
 
     /// Appends past the kernel's pages.
-    pub(crate) fn append_around(&self, handle: &Handle, data: &[u8]) -> Result<usize> {
+    pub(crate) fn append_past_kernel_pages(&self, handle: &Handle, data: &[u8]) -> Result<usize> {
         let range = || {
             let end = self.fs.getattr(handle.ino)?.size_bytes;
             Ok(end..end.saturating_add(data.len() as u64))
         };
-        self.around(handle, range, || self.fs.append_part(handle, data).map(|(_, len)| len))
+        self.call_past_kernel_pages(handle, range, || self.fs.append_part(handle, data).map(|(_, len)| len))
     }
 
     /// Makes a change durable if its descriptor was opened with `O_SYNC` or `O_DSYNC`. The kernel sends no
@@ -107,7 +107,7 @@ impl Adapter {
     }
 
     /// Allocates, punches or zeroes a range past the kernel's pages.
-    pub(crate) fn fallocate_around(
+    pub(crate) fn fallocate_past_kernel_pages(
         &self,
         handle: &Handle,
         op: RangeOp,
@@ -118,7 +118,7 @@ impl Adapter {
             RangeOp::Allocate { .. } => Ok(0..0),
             _ => Ok(offset..offset.saturating_add(len_bytes)),
         };
-        self.around(handle, range, || self.fs.fallocate(handle, op, offset, len_bytes))
+        self.call_past_kernel_pages(handle, range, || self.fs.fallocate(handle, op, offset, len_bytes))
     }
 
     /// Returns true if the kernel may hold pages of this file.
@@ -126,14 +126,14 @@ impl Adapter {
         self.pages.of(ino).is_some()
     }
 
-    fn around<T>(
+    fn call_past_kernel_pages<T>(
         &self,
         handle: &Handle,
         range: impl FnOnce() -> Result<Range<u64>>,
         call: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let Some(pages) = self.pages.of(handle.ino) else { return call() };
-        let (result, captured) = pages.around(&*self.fs, range, call);
+        let (result, captured) = pages.call_past_kernel_pages(&*self.fs, range, call);
         self.pages.count(captured);
         result
     }

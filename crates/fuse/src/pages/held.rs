@@ -1,9 +1,11 @@
 //! The kernel's pages of one mapped file, where they differ from the engine's bytes.
 //!
-//! A call that changes the file takes `held` for writing (P2); reads for the kernel share it. A call over
-//! more than `LARGE_BYTES` captures only its first and last page. It overwrites all pages between, and the
-//! kernel drops them before the call returns to its program. If one of them is written back without having
-//! been read again, its bytes were stored before that.
+//! A call that changes the file takes `held` for writing (invariant P2 of `pages`). Reads for the kernel share it, unless an entry covers
+//! their pages: then they take it for writing. An entry is a base, or a range of pages that were overwritten whole.
+//!
+//! A call over more than `LARGE_BYTES` captures only the pages that it covers in part. It overwrites all pages between, and the kernel
+//! drops them before the call returns to its program. A write-back without a read since then carries stores older than the call, and is
+//! ignored.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +15,7 @@ use heddle_vfs::{Error, FileSystem, Handle, Result};
 
 use super::PAGE_BYTES;
 
-/// Longer calls are not captured page by page. A write is at most a little longer than 1 MiB.
+/// Longer calls are not captured page by page. Only fallocate covers more: FUSE writes are at most about 1 MiB.
 const LARGE_BYTES: u64 = 2 << 20;
 
 const PAGE: usize = PAGE_BYTES as usize;
@@ -31,31 +33,34 @@ struct Held {
     bases: BTreeMap<u64, Base>,
     /// Pages that were overwritten whole: a write-back of one is ignored.
     overwritten: Vec<Overwritten>,
-    captures: u64,
+    /// Number of the latest call that made entries.
+    capture_serial: u64,
 }
 
 struct Base {
     bytes: Box<[u8]>,
-    capture: u64,
+    /// Number of the call that made the entry.
+    capture_serial: u64,
 }
 
 #[derive(Clone)]
 struct Overwritten {
     pages: Range<u64>,
-    capture: u64,
+    /// As in [`Base`].
+    capture_serial: u64,
 }
 
-/// Pages that the kernel may drop, and the last capture when it was asked to.
+/// Pages that the kernel may drop, and the latest `capture_serial` when it was asked to.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Stale {
     pub(super) pages: Range<u64>,
-    up_to: u64,
+    captured_by: u64,
 }
 
 impl FilePages {
     pub(super) fn new(handle: Handle) -> FilePages {
         let held =
-            Held { handle: Some(handle), bases: BTreeMap::new(), overwritten: Vec::new(), captures: 0 };
+            Held { handle: Some(handle), bases: BTreeMap::new(), overwritten: Vec::new(), capture_serial: 0 };
         FilePages { ready: Once::new(), held: RwLock::new(held) }
     }
 
@@ -92,9 +97,8 @@ impl FilePages {
         Ok(read)
     }
 
-    /// Makes a call that changes bytes of a range in the engine only. Also returns how many pages it
-    /// captured.
-    pub(crate) fn around<T>(
+    /// Makes a call that changes bytes of a range in the engine only. Also returns how many entries it added, at most.
+    pub(crate) fn call_past_kernel_pages<T>(
         &self,
         fs: &dyn FileSystem,
         range: impl FnOnce() -> Result<Range<u64>>,
@@ -108,7 +112,7 @@ impl FilePages {
             Ok(range) => range,
             Err(error) => return (Err(error), 0),
         };
-        held.captures += 1;
+        held.capture_serial += 1;
         let pages = pages_of(&range);
         if range.end.saturating_sub(range.start) <= LARGE_BYTES {
             let captured = held.capture(fs, pages);
@@ -119,8 +123,8 @@ impl FilePages {
         let done = call();
         if done.is_ok() {
             held.forget(&whole, u64::MAX);
-            let capture = held.captures;
-            held.overwritten.push(Overwritten { pages: whole, capture });
+            let capture_serial = held.capture_serial;
+            held.overwritten.push(Overwritten { pages: whole, capture_serial });
         }
         (done, ends + 1)
     }
@@ -137,7 +141,7 @@ impl FilePages {
         if held.knows_nothing_of(&pages_of(&(offset..offset + data.len() as u64))) {
             return fs.write(through, offset, data);
         }
-        let mut merged = held.engines(fs, offset, data.len())?;
+        let mut merged = held.engine_bytes(fs, offset, data.len())?;
         let mut changed: Option<Range<usize>> = None;
         for (page, at, in_page) in pieces(offset, data.len()) {
             if let Some(stored) = held.merge(page, &in_page, &data[at.clone()], &mut merged[at.clone()]) {
@@ -148,8 +152,7 @@ impl FilePages {
         if let Some(changed) = changed {
             let wrote = fs.write(through, offset + changed.start as u64, &merged[changed.clone()])?;
             if wrote < changed.len() {
-                // On a full image some bytes are written already. All are written again, or reported, for the
-                // merge counts none.
+                // The bases stay unchanged: a later write-back writes all bytes again, or the error is reported.
                 return Err(Error::NoSpace);
             }
         }
@@ -162,13 +165,13 @@ impl FilePages {
     /// Ranges of pages of which something is remembered.
     pub(super) fn stale(&self) -> Vec<Stale> {
         let held = self.shared();
-        let up_to = held.captures;
+        let captured_by = held.capture_serial;
         let mut stale: Vec<Stale> =
-            held.overwritten.iter().map(|gone| Stale { pages: gone.pages.clone(), up_to }).collect();
+            held.overwritten.iter().map(|gone| Stale { pages: gone.pages.clone(), captured_by }).collect();
         for page in held.bases.keys() {
             match stale.last_mut() {
                 Some(last) if last.pages.end == *page => last.pages.end += 1,
-                _ => stale.push(Stale { pages: *page..*page + 1, up_to }),
+                _ => stale.push(Stale { pages: *page..*page + 1, captured_by }),
             }
         }
         stale
@@ -176,7 +179,7 @@ impl FilePages {
 
     /// Forgets pages that the kernel has dropped.
     pub(super) fn dropped(&self, stale: &Stale) {
-        self.alone().forget(&stale.pages, stale.up_to);
+        self.alone().forget(&stale.pages, stale.captured_by);
     }
 
     fn shared(&self) -> RwLockReadGuard<'_, Held> {
@@ -189,8 +192,8 @@ impl FilePages {
 }
 
 impl Held {
-    /// Captures the engine's bytes of these pages, where nothing is remembered yet; returns of how many. A
-    /// page that cannot be read is not in the kernel's cache either.
+    /// Captures the engine's bytes of these pages, as far as they have no entry. Returns how many pages had none. A page that cannot be
+    /// read is not in the kernel's cache either.
     fn capture(&mut self, fs: &dyn FileSystem, pages: Range<u64>) -> usize {
         let unknown = |page: &u64| {
             !self.bases.contains_key(page) && !self.overwritten.iter().any(|gone| gone.pages.contains(page))
@@ -198,21 +201,21 @@ impl Held {
         let unknown: Vec<u64> = pages.clone().filter(unknown).collect();
         let (Some(first), Some(last)) = (unknown.first(), unknown.last()) else { return 0 };
         let (first, last) = (*first, *last);
-        let all = self.engines(fs, first * PAGE_BYTES, (last + 1 - first) as usize * PAGE);
+        let all = self.engine_bytes(fs, first * PAGE_BYTES, (last + 1 - first) as usize * PAGE);
         for page in &unknown {
             let bytes = match &all {
                 Ok(all) => Ok(all[(page - first) as usize * PAGE..][..PAGE].to_vec()),
-                Err(_) => self.engines(fs, page * PAGE_BYTES, PAGE),
+                Err(_) => self.engine_bytes(fs, page * PAGE_BYTES, PAGE),
             };
             if let Ok(bytes) = bytes {
-                self.bases.insert(*page, Base { bytes: bytes.into(), capture: self.captures });
+                self.bases.insert(*page, Base { bytes: bytes.into(), capture_serial: self.capture_serial });
             }
         }
         unknown.len()
     }
 
     /// The engine's bytes, zero beyond EOF.
-    fn engines(&self, fs: &dyn FileSystem, offset: u64, len: usize) -> Result<Vec<u8>> {
+    fn engine_bytes(&self, fs: &dyn FileSystem, offset: u64, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         let handle = self.handle.as_ref().ok_or(Error::BadHandle)?;
         fs.read(handle, offset, &mut bytes)?;
@@ -225,10 +228,10 @@ impl Held {
             || self.bases.range(pages.clone()).next().is_none() && !self.overwritten.iter().any(overlaps)
     }
 
-    /// Forgets what was captured up to `up_to`.
-    fn forget(&mut self, pages: &Range<u64>, up_to: u64) {
+    /// Forgets entries of these pages that calls up to number `captured_by` made.
+    fn forget(&mut self, pages: &Range<u64>, captured_by: u64) {
         if !pages.is_empty() {
-            let gone = |(page, base): (&u64, &Base)| (base.capture <= up_to).then_some(*page);
+            let gone = |(page, base): (&u64, &Base)| (base.capture_serial <= captured_by).then_some(*page);
             let gone: Vec<u64> = self.bases.range(pages.clone()).filter_map(gone).collect();
             gone.iter().for_each(|page| drop(self.bases.remove(page)));
         }
@@ -237,8 +240,8 @@ impl Held {
                 old.pages.start..old.pages.end.min(pages.start),
                 old.pages.start.max(pages.end)..old.pages.end,
             ];
-            let parts = if old.capture <= up_to { parts } else { [old.pages.clone(), 0..0] };
-            parts.map(|pages| Overwritten { pages, capture: old.capture })
+            let parts = if old.capture_serial <= captured_by { parts } else { [old.pages.clone(), 0..0] };
+            parts.map(|pages| Overwritten { pages, capture_serial: old.capture_serial })
         };
         let rest = self.overwritten.iter().flat_map(rest).filter(|rest| !rest.pages.is_empty()).collect();
         self.overwritten = rest;

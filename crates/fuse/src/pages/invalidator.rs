@@ -1,9 +1,8 @@
-//! A thread that makes the kernel drop pages: pages of which something is remembered now and then, pages of a
-//! file when its last mapped descriptor closes.
+//! This thread makes the kernel drop pages: periodically those with entries, and all of a file when its last mapping descriptor closes.
 //!
-//! It starts with the first job. The kernel writes dirty pages back before it drops them, and waits for that,
-//! so no thread that serves may ask for it. A guard ends that wait when the process is killed. If the thread
-//! cannot be started, or the kernel refuses, more is remembered for longer.
+//! It starts with the first job. The kernel writes dirty pages back before it drops them, and waits for that, so no thread that serves may
+//! ask for it. A guard ends that wait when the process is killed. If the thread cannot be started, or the kernel refuses, entries stay
+//! longer. A file stays noted then until it is mapped and closed again, or until the unmount (invariant P4 of `pages`).
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -15,16 +14,17 @@ use heddle_vfs::Ino;
 
 use super::Known;
 
-/// How often the thread looks while something is remembered.
+/// How often the thread makes the kernel drop pages while there are entries.
 const ROUND: Duration = Duration::from_millis(200);
 
 /// This many new bases (16 MiB) wake the thread at once.
 const BASES_MANY: usize = 4096;
 
 pub(super) enum Job {
-    /// Pages are remembered, or many of them.
-    Tidy,
-    /// The last mapped descriptor of a file has closed.
+    /// Wakes the thread: the first base, or [`BASES_MANY`] more, were captured. The thread tidies after [`ROUND`], or at once if they are
+    /// many.
+    Wake,
+    /// The last mapping descriptor of a file has closed.
     Unmapped(Ino),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Invalidator {
 
 struct Thread {
     jobs: Sender<Job>,
-    runs: JoinHandle<()>,
+    handle: JoinHandle<()>,
 }
 
 /// Returns true if so many more bases wake the thread.
@@ -49,24 +49,26 @@ impl Invalidator {
         Invalidator { known, thread: Mutex::default() }
     }
 
-    /// Gives the thread a job, and starts it if needed. Returns false if it cannot be started.
-    pub(super) fn tell(&self, job: Job) -> bool {
+    /// Gives the thread a job, and starts it if needed. If no thread takes the job, nothing is forgotten.
+    pub(super) fn tell(&self, job: Job) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let (jobs, received) = channel();
             let known = Arc::clone(&self.known);
             let named = std::thread::Builder::new().name("heddle-pages".into());
-            *thread = named.spawn(move || run(&known, &received)).ok().map(|runs| Thread { jobs, runs });
+            *thread = named.spawn(move || run(&known, &received)).ok().map(|handle| Thread { jobs, handle });
         }
-        thread.as_ref().is_some_and(|thread| thread.jobs.send(job).is_ok())
+        if let Some(thread) = &*thread {
+            let _ = thread.jobs.send(job);
+        }
     }
 
     /// Ends the thread once its jobs are done.
     pub(super) fn end(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Thread { jobs, runs }) = thread {
+        if let Some(Thread { jobs, handle }) = thread {
             drop(jobs);
-            let _ = runs.join();
+            let _ = handle.join();
         }
     }
 }
@@ -84,12 +86,14 @@ fn run(known: &Known, jobs: &Receiver<Job>) {
         };
         match job {
             Ok(Job::Unmapped(ino)) => {
-                if let Some(ever) = known.unmapped(ino) {
-                    known.shared.drop_pages(ino, 0, 0);
+                // A page that stays with the kernel is mapped again without a read, so the file must stay noted.
+                if let Some(ever) = known.count_ever_if_closed(ino)
+                    && known.shared.drop_all_pages(ino)
+                {
                     known.forget_unmapped(ino, ever);
                 }
             }
-            Ok(Job::Tidy) => {}
+            Ok(Job::Wake) => {}
             Err(RecvTimeoutError::Timeout) => {
                 some_stay = !known.tidy();
                 tidied = Instant::now();

@@ -16,7 +16,7 @@ pub struct Fences {
     pub fences: u64,
 }
 
-/// Eq. 4 for one variant.
+/// Seconds for one thread to write 1 GiB (SRL paper, Eq. 4).
 #[derive(Serialize)]
 pub struct Gigabyte {
     pub variant: &'static str,

@@ -1,7 +1,9 @@
 //! The write of `heddle`: copy first, lock late, commit by one store.
 //!
-//! Steps       1. blocks from the lane; 2. the caller's bytes into them; 3. fence; 4. lock the pages' cells, ascending; 5. records;
-//!             6. fence: durable; 7. COMMITTED: the operation has happened; 8. size; 9. maps and versions, unlock.
+//! Steps       with the numbers of docs/protocol.md: 1. blocks from the lane, the caller's bytes into them; 2. fence; 3. EOF latch, if the
+//!             write ends beyond EOF; 4. ACTIVE, lock the pages' cells, ascending; 5. check gate and size, copy changed edges again;
+//!             6. records, fence: durable; 7. COMMITTED: the operation has happened; 8. size, mtime, maps and versions, unlock;
+//!             9. free the replaced blocks.
 //! Invariants  I1  no memory of the caller is touched while a cell is held (D17): it may be a mapping of this very file.
 //!             I2  the version is one more than the largest of the pages' versions and the inode's floor, read while the pages are
 //!                 held and the gate is down (D8).
@@ -172,7 +174,7 @@ pub fn cell_state(core: &Core, inode: InodeRef<'_>, page: PageNo) -> (Map, Versi
     })
 }
 
-/// Steps 1 to 3. On an error no lock and no block is held.
+/// Steps 1 and 2. On an error no lock and no block is held.
 fn prepare(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -231,7 +233,7 @@ fn give_back(core: &Core, guard: &LaneGuard<'_>, extents: &[Extent], list: Optio
     return_unused(core.free_map(), list.map_or(&[][..], |list| &list.blocks));
 }
 
-/// Steps 4 to 9.
+/// Steps 3 to 9.
 fn publish<'v>(
     core: &Core,
     guard: &mut LaneGuard<'_>,

@@ -23,12 +23,11 @@
 //! Later lines carry seven words of payload; their word 7 is crc:32 · kind:6 (`LATER`) · index of the line in
 //! the record:4.
 //!
-//! All bits outside the fields are zero; otherwise the record is damaged. So it is if its kind has a version and
-//! that is 0.
+//! Every written word has its top two bits set. In a first line, other bits outside the fields are zero, else it is damage. So is a version
+//! of 0, if the kind has a version.
 //!
-//! Where commit marks decide (`LogKind::CommitMark`), the mark is the last word to be written; elsewhere it is
-//! written with the other words. A transaction lies in one page; it counts only as a whole (docs/protocol.md
-//! D2).
+//! With `LogKind::CommitMark` only a transaction's last record gets a mark, stored after a fence. With other kinds of log each record's
+//! mark is written with its other words. A transaction lies in one page; it counts only as a whole (docs/protocol.md D2).
 
 mod parse;
 mod plain_write;
@@ -154,9 +153,9 @@ pub enum Record {
     },
     /// Size and attributes.
     Attributes(Attributes),
-    /// The complete set of extended attributes. Attributes of the same change count are in the same transaction.
+    /// The complete set of extended attributes. An attribute record with the same change count is in the same transaction.
     Xattrs {
-        /// First block of the blob that holds them; `None`: no attributes are left.
+        /// First block of the blob that holds them; `None`: no extended attributes are left.
         blob: Option<BlockNo>,
         /// Orders it among the records of extended attributes.
         change_count: u64,
@@ -340,7 +339,7 @@ fn slots_of_extra(words: usize) -> u32 {
 }
 
 /// The word 0 by which one store turns a complete name record into a removal. The other words of the record stay.
-pub fn removed_in_place(seed: u32, slot: u32, line: &Line) -> u64 {
+pub fn removal_word(seed: u32, slot: u32, line: &Line) -> u64 {
     let mut gone = *line;
     gone[0] = word(payload(line[0]) & !(f::CRC.mask() | f::KIND.mask()) | f::KIND.put(REMOVAL));
     gone[0] | f::CRC.put(u64::from(checksum(seed, slot, &gone)))
@@ -362,8 +361,8 @@ impl Draft {
         self.lines[field.word / 8][field.word % 8] |= word(field.put(value));
     }
 
-    /// Binds it to its slot and transaction, and returns the lines for the media. Without `with_commit_mark`, that
-    /// mark is left out and stored later.
+    /// Binds it to its slot and transaction, and returns the lines for the media. Without `with_commit_mark`, that mark is left out. That
+    /// of the transaction's last record is stored after a fence.
     pub fn seal(&mut self, seed: u32, slot: u32, txn: Txn, with_commit_mark: bool) -> &[Line] {
         self.set(f::TXN_FIRST, u64::from(txn.first));
         self.set(f::TXN_SLOTS, u64::from(txn.slots));

@@ -12,12 +12,12 @@ use heddle_arena::sync::plant::{Plant, all_are_seen};
 
 /// Faults that one model sees.
 macro_rules! plants {
-    ($model:literal: $($file:literal, $behind:literal, $access:literal => $fault:literal;)*) => {
+    ($model:literal: $($file:literal, $after:literal, $access:literal => $fault:literal;)*) => {
         &[$(Plant {
             test: concat!("models::", $model),
             file: concat!("nvmfs/src/", $file),
             source: include_str!(concat!("../", $file)),
-            behind: $behind,
+            after: $after,
             access: $access,
             fault: $fault,
         }),*]

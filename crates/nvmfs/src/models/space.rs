@@ -43,8 +43,7 @@ fn a_pinned_reader_copies_in_peace_while_others_come_and_go() {
     });
 }
 
-/// The same, while a writer of another file that needs space frees the blocks that wait here, and writes to
-/// the ones it gets.
+/// The same, while a lane that needs space, as for another file, frees the waiting blocks and reuses them.
 #[test]
 fn a_pinned_reader_copies_in_peace_while_another_files_writer_needs_space() {
     model(1, || {
@@ -108,7 +107,7 @@ fn blocks_that_waited_for_a_pin_are_freed() {
     });
 }
 
-/// Blocks move from lane to lane through the map; the bit decides which lane has a block.
+/// Blocks move between lanes through the free map. The lane whose compare-and-swap clears the bit owns the block.
 #[test]
 fn no_block_has_two_owners_and_none_is_lost() {
     model(2, || {

@@ -16,7 +16,7 @@
 //!                 than records older than its page (`garbage`, I2), so the name does not come back.
 
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
-use crate::format::record::{FoundRecord, Record, parse, removed_in_place};
+use crate::format::record::{FoundRecord, Record, parse, removal_word};
 use crate::ids::{BlockNo, Version};
 use crate::log::chain::{self, Chain};
 use crate::log::commit::one_chain;
@@ -109,7 +109,7 @@ impl NameRecords<'_> {
         let region = &self.core.region;
         for &NameRecord { page, slot, seed, .. } in &self.records {
             let at = slot_pos(page, slot);
-            region.store_u64(at, removed_in_place(seed, slot, &region.line(at)));
+            region.store_u64(at, removal_word(seed, slot, &region.line(at)));
             // PERSIST: C1, C2.
             region.fence();
         }

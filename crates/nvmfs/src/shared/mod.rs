@@ -9,7 +9,7 @@
 //!             [`notes`]: what a daemon leaves for its successor; [`adopt`]: after a daemon's death; [`fork`]: forked children, which
 //!             inherit the descriptors.
 //! Invariants  I1  nothing from the socket is trusted: lengths and numbers are checked, descriptors are inspected.
-//!             I2  an arena is accepted only if boot, image and mount epoch match the daemon's answer (L6).
+//!             I2  an arena is accepted only if boot, image and mount epoch match the daemon's answer (docs/protocol.md L6).
 //! Source      docs/protocol.md L1, L6.
 
 pub mod adopt;

@@ -143,8 +143,8 @@ impl Cell {
     /// Unlocks with the old version (nothing changed) or a new one (same block, new record). Returns true as
     /// [`Cell::publish`] does.
     pub fn unlock(&self, version: Version) -> bool {
-        // A swap, not a store, so that a waiter bit set meanwhile is not lost (L3). SeqCst for O1, and
-        // because a thread that parks on the cell relies on it (see the arena's `park`).
+        // A swap, not a store, so that a waiter bit set meanwhile is not lost (docs/protocol.md L3). SeqCst for O1, and because a thread
+        // that parks on the cell relies on it (see the arena's `park`).
         self.lock_version.swap(version.0 << VERSION_SHIFT, SeqCst) & WAITER != 0
     }
 

@@ -67,7 +67,7 @@ fn reserve_blocks(layout: &Layout) -> u64 {
     (layout.blocks_total / 30).clamp(32, RESERVE_BLOCKS_MAX)
 }
 
-/// First block of the reserve.
+/// First of the image's last blocks, as many as the reserve has. New data never takes these.
 fn reserve_start(layout: &Layout) -> u64 {
     layout.last().0 - reserve_blocks(layout)
 }
@@ -255,7 +255,7 @@ impl<'a> FreeMap<'a> {
         (self.words.len() / 8).clamp(4, MAGAZINE_BLOCKS).min(share as usize)
     }
 
-    /// Returns true if a lane may keep this block alone. It may keep none of the reserve (I2 of `alloc`).
+    /// Returns true if a lane may keep this block alone (I2 of `alloc`).
     pub fn may_be_kept(&self, block: BlockNo) -> bool {
         block.0 < reserve_start(self.layout)
     }

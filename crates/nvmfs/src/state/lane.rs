@@ -1,10 +1,12 @@
 //! The lane: everything that one thread owns while it works, so that two threads write no common line.
 //!
 //! State       `state`  sequence:62 | IDLE, ACTIVE or COMMITTED: the only word of a lane that readers load
-//!             `own`    free blocks, freed blocks, inodes, the chains it holds, counters: only the lease holder uses it
+//!             `own`    free blocks, freed blocks, inodes, the chains it holds, counters: one thread at a time uses it (I2)
 //! Invariants  I1  a lane is ACTIVE before it locks a cell and COMMITTED before it publishes one; while it is COMMITTED
-//!                 its records are durable. The step ACTIVE -> COMMITTED is the linearisation point of an operation.
-//!             I2  only the thread that holds the lease touches `own` and `intent` while that thread lives.
+//!                 its records are durable. The step ACTIVE -> COMMITTED is the linearisation point of an operation, except for a
+//!                 write that moves EOF: there the store of the size is.
+//!             I2  while a call is inside, only its thread touches `own`. Outside calls, one announced reclaimer may. When the thread is
+//!                 dead, its settler does.
 //!             I3  both are consistent after each single store, because the holder may die after any of them. A block is removed from one
 //!                 place before it is added to another.
 //! Orderings   O1  `commit` (Release) pairs with a reader's load of the state (Acquire). A reader that sees COMMITTED waits for
@@ -78,7 +80,7 @@ pub struct HeldChain {
     pub chain: u64,
 }
 
-/// The part of a lane that only the lease holder touches.
+/// The part of a lane that one thread at a time touches (I2).
 #[repr(C)]
 pub struct LaneLocal {
     /// Its allocator of arena memory.
@@ -137,7 +139,7 @@ pub struct Lane {
     pub counts: Counts,
 }
 
-// SAFETY: no pointers, no Drop; `own` is reached only through the lease (I2).
+// SAFETY: no pointers, no Drop; one thread at a time reaches `own` (I2).
 unsafe impl Shared for Lane {}
 // SAFETY: see `Shared`.
 unsafe impl Sync for Lane {}
@@ -307,7 +309,7 @@ impl Lane {
     /// The owner's part.
     ///
     /// # Safety
-    /// The caller's thread holds the lease of this lane and has no other reference to its `own` (I2).
+    /// I2 permits the caller to touch `own`, and it has no other reference to it.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn own(&self) -> &mut LaneLocal {
         #[cfg(loom)]

@@ -73,7 +73,7 @@ impl ReadLock {
         let Ok(undo) = Undo::open(file) else { return false };
         let mut is_there = |(n, block): (usize, &u64)| {
             let is = addr(*block).and_then(|addr| device.block(addr));
-            undo.read(n, &mut old).is_ok() && is.is_ok_and(|is| superblock::differ_in_marks_alone([*is, old]))
+            undo.read(n, &mut old).is_ok() && is.is_ok_and(|is| superblock::equal_but_for_marks([*is, old]))
         };
         changed_nothing(&undo, device)
             && undo.image.uuid != [0; 16]

@@ -29,7 +29,7 @@ impl Fixture {
     fn write(&self, offset: u64, bytes: &[u8]) -> usize {
         let range = || Ok(offset..offset + bytes.len() as u64);
         let write = || self.fs.write(&self.handle, offset, bytes);
-        let (done, captured) = self.pages.around(&self.fs, range, write);
+        let (done, captured) = self.pages.call_past_kernel_pages(&self.fs, range, write);
         assert_eq!(done, Ok(bytes.len()));
         captured
     }
@@ -98,11 +98,11 @@ fn pages_the_kernel_dropped_are_forgotten_unless_bypassed_since() {
     let file = Fixture::new();
     file.write(PAGE_BYTES - 4, &[1; 8]);
     let stale = file.pages.stale();
-    assert_eq!(stale, [Stale { pages: 0..2, up_to: 1 }]);
+    assert_eq!(stale, [Stale { pages: 0..2, captured_by: 1 }]);
     file.read_page(1);
     file.write(PAGE_BYTES, &[2; 8]);
     file.pages.dropped(&stale[0]);
-    assert_eq!(file.pages.stale(), [Stale { pages: 1..2, up_to: 2 }]);
+    assert_eq!(file.pages.stale(), [Stale { pages: 1..2, captured_by: 2 }]);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_large_hole_stays_a_hole_whatever_comes_back_of_it() {
     let (mut edge, mut inner) = (file.read_page(0), file.read_page(5));
     let range = 100..(3 << 20) + 100;
     let punch = || file.fs.fallocate(&file.handle, RangeOp::Punch, range.start, range.end - range.start);
-    let (done, _) = file.pages.around(&file.fs, || Ok(range.clone()), punch);
+    let (done, _) = file.pages.call_past_kernel_pages(&file.fs, || Ok(range.clone()), punch);
     done.unwrap();
     edge[5] = 7;
     inner[5] = 7;

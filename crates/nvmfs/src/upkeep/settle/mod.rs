@@ -185,7 +185,7 @@ fn settle_lane(core: &Core, number: u16) {
     let mut scratch = Scratch::default();
     let mut guard = of_the_dead(core, number, &mut scratch);
     // SAFETY: the lane is the caller's (I1).
-    unsafe { guard.own.heap.distrust(&core.arena) };
+    unsafe { guard.own.heap.drop_implausible_lists(&core.arena) };
     let mut garbage = Vec::new();
     let kept = repair_chains(core, &mut guard, &mut garbage);
     flush_born(core, lane);
