@@ -107,7 +107,8 @@ pub enum VolumeError {
         why: String,
     },
     /// It was unmounted, but not marked clean, although nothing is lost.
-    #[error("{} is not marked clean: {why}. Nothing that a call has acknowledged is lost; the next mount recovers the image", path.display())]
+    #[error("{} is not marked clean: {why}. Nothing that a call has acknowledged is lost; the next mount recovers the image",
+            path.display())]
     NotClean {
         /// Image.
         path: PathBuf,
