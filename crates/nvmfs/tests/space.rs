@@ -538,3 +538,42 @@ fn a_write_into_fragmented_space_is_whole_and_gives_its_blocks_back() {
         assert!(live <= KEPT_BLOCKS_MAX && recovered <= KEPT_BLOCKS_MAX, "{variant:?}: {live}, {recovered}");
     });
 }
+
+/// Each thread's punches kept the other's log from being cleaned.
+#[test]
+fn threads_that_write_and_punch_for_ever_do_not_fill_the_image() {
+    const ROUNDS: u64 = 10_000;
+    // Pages that are soon written again, and pages that long stay holes. Some of both keep data.
+    let again = |thread: u64, round: u64| thread * 32 + round % 32;
+    let hole = |thread: u64, round: u64| 64 + (2 * round + thread) % 4000;
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let file = fs.new_file(Ino::ROOT, "f");
+        let before = free(&fs);
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (fs, file) = (&fs, &file);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        for page in [again(thread, round), hole(thread, round)] {
+                            fs.write(file, page * PAGE, &[2; PAGE as usize]).unwrap();
+                            if round % 100 != 0 {
+                                fs.fallocate(file, RangeOp::Punch, page * PAGE, PAGE).unwrap();
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let (after, data) = (free(&fs), 4000 / 100 + 64);
+        assert!(after + data + 64 > before, "{variant:?}: {before} blocks were free, now {after}");
+        fs.release(file);
+        let tree = Tree::of(&fs).unwrap();
+        drop(fs);
+        volume.abandon();
+        let volume = disk.mount();
+        assert!(Tree::of(&volume.fs()).unwrap() == tree, "{variant:?}: another tree after a death");
+    });
+}

@@ -3,7 +3,8 @@
 //! Invariants  I1  a record that is the only one to carry the size stays (D5b). So does the last attribute record.
 //!             I2  a tombstone stays while an older record that it covers may be reachable. It may go in two cases. 1. It lies in the
 //!                 first page of its chain, and the first page of every other chain was made after that page was full: eras
-//!                 decide that. 2. A later truncation covers all its pages.
+//!                 decide that. 2. A later truncation covers all its pages. 3. It is a punch, and newer records decide all pages of its
+//!                 range that have cells. A page without a cell has no older record.
 //!                 A removal also stays while a rename's foreign record of the directory may count
 //!                 (`VolatileInode::foreign_record_may_count`). Such a record lies in another directory's log. An attribute record ends
 //!                 that.
@@ -32,6 +33,9 @@ use zerocopy::IntoBytes;
 /// A log may have this many times the slots that can be alive in it, and a few pages more, before living
 /// records are logged anew.
 const SLACK: u64 = 4;
+
+/// Most cells that are examined to find a page that a punch decides. In a larger range the punch stays.
+const CELLS_MAX: usize = 4096;
 
 /// Most pages that one call moves on a full image.
 const PAGES_MOVED_MAX: u32 = 8;
@@ -191,10 +195,43 @@ pub fn tombstone_needed(core: &Core, inode: InodeRef<'_>, record: &Record, first
     match *record {
         Record::Punch { page, version, .. } | Record::Remap { page, version, .. } => {
             !covered_later(inode, page, version)
+                && decides_a_page(core, inode, record)
                 && first_of.is_none_or(|chain| older_elsewhere(core, inode, chain))
         }
         _ => false,
     }
+}
+
+/// Returns false if newer records decide all pages of a punch: they are durable, because each cell has its record's version. Locked cells
+/// have the old one. A remap may decide any page.
+fn decides_a_page(core: &Core, inode: InodeRef<'_>, record: &Record) -> bool {
+    let Record::Punch { page, pages, version, .. } = *record else { return true };
+    let end = PageNo(page.0.saturating_add(pages).min(PageNo::END.0));
+    let mut cells = inode.volatile.index().runs(&core.arena, page, end).flat_map(|run| run.cells).enumerate();
+    cells.any(|(n, cell)| n == CELLS_MAX || cell.lock_version().version() <= version)
+}
+
+/// The runs of pages that a punch decides; `None` if its range has too many cells.
+pub fn decided_runs(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<(PageNo, PageNo)>> {
+    let Record::Punch { page, pages, version, .. } = *record else { return None };
+    let end = PageNo(page.0.saturating_add(pages).min(PageNo::END.0));
+    let mut out: Vec<(PageNo, PageNo)> = Vec::new();
+    let mut seen = 0;
+    for run in inode.volatile.index().runs(&core.arena, page, end) {
+        seen += run.cells.len();
+        if seen > CELLS_MAX {
+            return None;
+        }
+        for (page, _) in
+            (run.page.0..).zip(run.cells).filter(|(_, cell)| cell.lock_version().version() == version)
+        {
+            match out.last_mut() {
+                Some((_, stop)) if stop.0 == page => stop.0 += 1,
+                _ => out.push((PageNo(page), PageNo(page + 1))),
+            }
+        }
+    }
+    Some(out)
 }
 
 /// Returns true if this write record must stay.

@@ -6,8 +6,11 @@
 //!
 //! Invariants  I1  a data page keeps its block and gets a new version, as with any write: no two write records of one page carry one
 //!                 version. A copied name record keeps its version, because it has the same content.
-//!             I2  a record keeps its page if it names an extent list, is a punch or remap that is still needed as a tombstone, or has
-//!                 an unreadable map. A record that stays only because of the size is replaced by an attribute record.
+//!             I2  a record keeps its page if it names an extent list, is a remap that is still needed as a tombstone, or has an
+//!                 unreadable map. A record that stays only because of the size is replaced by an attribute record.
+//!             I4  a punch is logged again for the pages that it decides, at a new version. They have cells, which are held. So neither
+//!                 the EOF latch nor the gate is needed: no other page is concerned. Otherwise two chains whose first pages hold
+//!                 punches would block each other.
 //!             I3  a record that is logged anew is the newest one while that happens: a name is logged under its bucket's lock, a page
 //!                 under its cell's. Attributes of a directory need no lock: of two records the one with the larger change count wins.
 //! Scope       directories of every variant; files of `heddle`; files of the papers' variants when the call has released its range: a
@@ -30,10 +33,13 @@ use crate::log::chain::{self, Chain};
 use crate::log::commit;
 use crate::names::table;
 use crate::planted::{Bug, Met, met, planted};
+use crate::state::cell::Map;
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
-use crate::upkeep::garbage::{Page, alive, first_era, free_unlinked, maps_a_page, tombstone_needed};
+use crate::upkeep::garbage::{
+    Page, alive, decided_runs, first_era, free_unlinked, maps_a_page, tombstone_needed,
+};
 use heddle_vfs::{FileKind, Result};
 
 /// Logs the records of the log's oldest page anew and drops the page; if its chain is busy, those of the first page of the lane's own
@@ -78,6 +84,11 @@ fn move_page(
     for write in &found.writes {
         move_write(core, guard, inode, write)?;
     }
+    for (punch, runs) in &found.punches {
+        for run in runs {
+            move_punch(core, guard, inode, punch, *run)?;
+        }
+    }
     // If no block was free, `commit` may have released the lane's chain. Only its owner may read its fields.
     let is_own = std::ptr::eq(from, own_chain);
     if is_own && !commit::one_chain(core) && !own_chain.is_busy_for(guard.id) {
@@ -88,7 +99,9 @@ fn move_page(
         return Ok(());
     }
     // Another call may have written part of a run meanwhile, and the rest kept its version: then the page is still needed.
-    let is_dead = |again: Alive| again.era == found.era && !again.attributes && again.writes.is_empty();
+    let is_dead = |again: Alive| {
+        again.era == found.era && !again.attributes && again.writes.is_empty() && again.punches.is_empty()
+    };
     if !read_page(core, inode, page, from).is_some_and(is_dead) {
         return Ok(());
     }
@@ -112,6 +125,8 @@ struct Alive {
     /// Records that are copied unchanged: names; and a directory's attributes and extended attributes.
     verbatim: Vec<Record>,
     writes: Vec<Record>,
+    /// Punches, each with the runs of pages that it decides.
+    punches: Vec<(Record, Vec<(PageNo, PageNo)>)>,
     lists: Vec<Extent>,
     /// True if a file's size, attributes and extended attributes must be logged again ([`log_attributes_again`]).
     attributes: bool,
@@ -132,7 +147,8 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
                 slot += slots;
                 out.lists.extend(list_of(core, inode, &record)?);
                 if alive(core, inode, &record, Some(from)) {
-                    out.movable &= !tombstone_needed(core, inode, &record, Some(from));
+                    out.movable &= !matches!(record, Record::Remap { .. })
+                        || !tombstone_needed(core, inode, &record, Some(from));
                     out.add(core, inode, record);
                 }
             }
@@ -168,7 +184,10 @@ impl Alive {
                 Some(writes) => self.writes.extend(writes),
                 None => self.movable = false,
             },
-            Record::Punch { .. } => self.movable = false,
+            Record::Punch { .. } => match decided_runs(core, inode, &record) {
+                Some(runs) => self.punches.push((record, runs)),
+                None => self.movable = false,
+            },
         }
     }
 }
@@ -256,6 +275,36 @@ fn move_run(
     let durable = commit::commit(core, guard, inode, std::slice::from_ref(&again))?;
     met(Met::WriteMoved);
     publish_again(core, inode, locked.commit(&durable), &again);
+    Ok(())
+}
+
+/// Logs the pages `[first, stop)` that a punch decides again, as a punch of its own (I4).
+fn move_punch(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    record: &Record,
+    (first, stop): (PageNo, PageNo),
+) -> Result<()> {
+    let Record::Punch { version, .. } = *record else { return Ok(()) };
+    if commit::prepare(core, guard, inode, 1, Purpose::Regain)? {
+        // PERSIST: a fresh log page is empty before it is linked.
+        core.region.fence();
+    }
+    let locked = lock_pages(core, guard, inode, first, stop)?;
+    let hole = (Map::HOLE, version);
+    if (first.0..stop.0).any(|p| cell_state(core, inode, PageNo(p)) != hole) {
+        return Ok(());
+    }
+    // As in `new_write_record`.
+    let change_count = inode.volatile.change_count();
+    let [mtime, ..] = inode.volatile.times();
+    let version = version.max(inode.volatile.floor()).next();
+    let again = Record::Punch { page: first, pages: stop.0 - first.0, version, mtime, change_count };
+    let durable = commit::commit(core, guard, inode, &[again])?;
+    // I2 of `resize`.
+    inode.volatile.raise_floor(version);
+    locked.commit(&durable).publish(version, |_| Map::HOLE, &mut Vec::new());
     Ok(())
 }
 

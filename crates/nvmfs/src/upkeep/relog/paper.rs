@@ -43,7 +43,9 @@ fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
         let _log = lock_log(core, guard, inode)?;
         oldest(core, guard, inode)?
     };
-    let Some((page, alive)) = found.filter(|(_, alive)| alive.movable) else { return Ok(()) };
+    let Some((page, alive)) = found.filter(|(_, alive)| alive.movable && alive.punches.is_empty()) else {
+        return Ok(());
+    };
     if alive.attributes {
         log_attributes_again(core, guard, inode, eof)?;
         met(Met::AttributesMoved);
@@ -54,7 +56,11 @@ fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     let _log = lock_log(core, guard, inode)?;
     match oldest(core, guard, inode)? {
         Some((now, alive))
-            if now == page && !alive.attributes && alive.writes.is_empty() && alive.movable =>
+            if now == page
+                && !alive.attributes
+                && alive.writes.is_empty()
+                && alive.punches.is_empty()
+                && alive.movable =>
         {
             let chain = chain::only(core, guard.own, inode)?;
             chain::unlink_page_unfenced(core, inode, chain, None, page)?;
