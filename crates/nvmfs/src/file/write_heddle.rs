@@ -136,7 +136,9 @@ fn write_page(
     }
     let version = locked.version.max(inode.volatile.floor()).next();
     let truth = saying(version);
-    if truth != guess {
+    let taken = mtime;
+    let mtime = inode.volatile.write_time_since(taken);
+    if truth != guess || mtime != taken {
         line = encode_plain_write(next.seed, next.slot, guard.id, &truth, block, mtime);
     }
     next.append_unfenced(core, guard.lane, inode, &line);

@@ -373,6 +373,14 @@ impl VolatileInode {
         if last > now && last.0 - now.0 < TICK_NS_MAX { last } else { now }
     }
 
+    /// As [`Self::write_time`], for a caller that has taken a time before it held the page. A change of that page since has a later one,
+    /// and this write replaces its record.
+    #[inline]
+    pub fn write_time_since(&self, taken: Time) -> Time {
+        // ORDERING: Relaxed, times are single words.
+        if self.mtime.load(Relaxed) as i64 > taken.0 { self.write_time() } else { taken }
+    }
+
     /// Returns the mtime for a caller of `stat`, and notes it, so that the next write has a later one. Nothing clears the note: it says of
     /// one time that it was read. It is stored only if it changes. Two times with equal low halves cost a write the exact clock.
     fn mtime_for_stat(&self) -> Time {
@@ -433,8 +441,10 @@ impl VolatileInode {
         let generation = self.generation();
         let (kind, perm) = self.kind_perm()?;
         let (uid, gid) = self.owner();
+        // mtime first: of a change that moves both, `stat` shows mtime only with ctime.
+        let seen = look.then(|| self.mtime_for_stat());
         let [mtime, ctime, atime, crtime] = self.times();
-        let mtime = if look { self.mtime_for_stat() } else { mtime };
+        let mtime = seen.unwrap_or(mtime);
         let attr = Attr {
             ino,
             generation,

@@ -42,6 +42,9 @@ use crate::upkeep::garbage::{
 };
 use heddle_vfs::{FileKind, Result};
 
+/// Most records that the punches of one page may become: each takes a fence, within somebody's call.
+const PUNCH_RUNS_MAX: usize = 4 * SLOTS as usize;
+
 /// Logs the records of the log's oldest page anew and drops the page; if its chain is busy, those of the first page of the lane's own
 /// chain.
 pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own_chain: &Chain, eof: Eof) {
@@ -49,13 +52,17 @@ pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own_cha
     let oldest = chain::existing(core, inode).filter(|c| c.oldest().is_some()).min_by_key(era);
     let other = oldest.filter(|c| !std::ptr::eq(*c, own_chain) && c.claim_quiet(guard.id));
     // A failure (no space) is retried when the next page is begun.
-    let _done = move_page(core, guard, inode, other.unwrap_or(own_chain), own_chain, eof);
+    let moved = move_page(core, guard, inode, other.unwrap_or(own_chain), own_chain, eof);
     if let Some(other) = other {
         other.unclaim();
+        // That page may have to stay. The own chain must not wait for it. Only a chain's owner may read its fields.
+        if matches!(moved, Ok(false)) && (commit::one_chain(core) || own_chain.is_busy_for(guard.id)) {
+            let _done = move_page(core, guard, inode, own_chain, own_chain, eof);
+        }
     }
 }
 
-/// Logs the living records in the first page of `from` anew, and drops the page.
+/// Logs the living records in the first page of `from` anew, and drops the page. Returns false if it stays.
 fn move_page(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -63,14 +70,16 @@ fn move_page(
     from: &Chain,
     own_chain: &Chain,
     eof: Eof,
-) -> Result<()> {
+) -> Result<bool> {
     let Some(page) = from.head().filter(|p| !std::ptr::eq(from, own_chain) || *p != own_chain.tail().0)
     else {
-        return Ok(());
+        return Ok(false);
     };
-    let Some(found) = read_page(core, inode, page, from) else { return Ok(()) };
-    if !found.movable {
-        return Ok(());
+    let Some(found) = read_page(core, inode, page, from).filter(|found| found.movable) else {
+        return Ok(false);
+    };
+    if core.free_map().scarce() && found.punch_runs > SLOTS as usize {
+        return Ok(false);
     }
     let early = planted(Bug::UnlinkedBeforeCopies);
     if early {
@@ -92,18 +101,16 @@ fn move_page(
     // If no block was free, `commit` may have released the lane's chain. Only its owner may read its fields.
     let is_own = std::ptr::eq(from, own_chain);
     if is_own && !commit::one_chain(core) && !own_chain.is_busy_for(guard.id) {
-        return Ok(());
+        return Ok(false);
     }
     // The lane may have the chain again, and another lane may have cleaned it meanwhile.
     if !early && from.head() != Some(page) {
-        return Ok(());
+        return Ok(false);
     }
     // Another call may have written part of a run meanwhile, and the rest kept its version: then the page is still needed.
-    let is_dead = |again: Alive| {
-        again.era == found.era && !again.attributes && again.writes.is_empty() && again.punches.is_empty()
-    };
+    let is_dead = |again: Alive| again.era == found.era && again.only_verbatim();
     if !read_page(core, inode, page, from).is_some_and(is_dead) {
-        return Ok(());
+        return Ok(false);
     }
     if !early {
         chain::unlink_page_unfenced(core, inode, from, None, page)?;
@@ -114,7 +121,7 @@ fn move_page(
     garbage.push(Extent { block: page, count: 1 });
     from.clean_after.store(0, std::sync::atomic::Ordering::Relaxed); // ORDERING: Relaxed, I1 of `chain`.
     free_unlinked(core, guard, from, garbage);
-    Ok(())
+    Ok(true)
 }
 
 /// The living records of a page.
@@ -127,6 +134,8 @@ struct Alive {
     writes: Vec<Record>,
     /// Punches, each with the runs of pages that it decides.
     punches: Vec<(Record, Vec<(PageNo, PageNo)>)>,
+    /// Number of these runs.
+    punch_runs: usize,
     lists: Vec<Extent>,
     /// True if a file's size, attributes and extended attributes must be logged again ([`log_attributes_again`]).
     attributes: bool,
@@ -159,6 +168,11 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
 }
 
 impl Alive {
+    /// Returns true if every other record has been logged anew, or is dead.
+    pub fn only_verbatim(&self) -> bool {
+        self.movable && !self.attributes && self.writes.is_empty() && self.punches.is_empty()
+    }
+
     fn add(&mut self, core: &Core, inode: InodeRef<'_>, record: Record) {
         match record {
             // Removals too: otherwise two chains whose first pages hold removals would block each other.
@@ -185,7 +199,11 @@ impl Alive {
                 None => self.movable = false,
             },
             Record::Punch { .. } => match decided_runs(core, inode, &record) {
-                Some(runs) => self.punches.push((record, runs)),
+                Some(runs) => {
+                    self.punch_runs += runs.len();
+                    self.movable &= self.punch_runs <= PUNCH_RUNS_MAX;
+                    self.punches.push((record, runs));
+                }
                 None => self.movable = false,
             },
         }
@@ -343,3 +361,6 @@ fn publish_again(core: &Core, inode: InodeRef<'_>, committed: Committed<Locked<'
     committed.publish(version, map, &mut replaced);
     debug_assert!(replaced.is_empty());
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -55,13 +55,7 @@ fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     }
     let _log = lock_log(core, guard, inode)?;
     match oldest(core, guard, inode)? {
-        Some((now, alive))
-            if now == page
-                && !alive.attributes
-                && alive.writes.is_empty()
-                && alive.punches.is_empty()
-                && alive.movable =>
-        {
+        Some((now, alive)) if now == page && alive.only_verbatim() => {
             let chain = chain::only(core, guard.own, inode)?;
             chain::unlink_page_unfenced(core, inode, chain, None, page)?;
             met(Met::FileMoved);

@@ -38,7 +38,7 @@ use heddle_arena::{Holder, LaneId, Lease, ProcessTag, Ptr};
 use heddle_vfs::Ino;
 use keep::Kept;
 use names::Changed;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
@@ -93,8 +93,16 @@ pub fn end(core: &Core, own: Option<u16>) -> Result<(), StillInside> {
         match lanes(core).find(inside) {
             None => return Ok(()),
             Some(_) if began.elapsed() > END_MAX => {
-                let mut processes: Vec<u32> =
-                    lanes(core).filter(inside).flat_map(|lane| processes_of(core, lane)).collect();
+                // Each process once: to find its number takes a look at all processes.
+                let holder = |lane| core.lane_table().holder(&core.arena, LaneId(lane));
+                let tags: HashSet<ProcessTag> =
+                    lanes(core).filter(inside).filter_map(holder).map(|holder| holder.process()).collect();
+                let mut processes: Vec<u32> = tags
+                    .into_iter()
+                    .filter_map(|tag| holders::of(core, tag))
+                    .flatten()
+                    .map(|process| process.pid)
+                    .collect();
                 processes.sort_unstable();
                 processes.dedup();
                 return Err(StillInside { processes });
@@ -108,13 +116,6 @@ pub fn end(core: &Core, own: Option<u16>) -> Result<(), StillInside> {
             }
         }
     }
-}
-
-/// The process that holds a lane, by its number here.
-fn processes_of(core: &Core, lane: u16) -> Vec<u32> {
-    let holder = core.lane_table().holder(&core.arena, LaneId(lane));
-    let found = holder.and_then(|holder| holders::of(core, holder.process()));
-    found.unwrap_or_default().iter().map(|process| process.pid).collect()
 }
 
 /// Settles every lane whose holder is dead: once a round of the daemon, and for a call that finds no space. Returns their number; another
