@@ -81,11 +81,19 @@ traps! {
     a_program_behind_a_filter_of_system_calls_attaches_to_nothing = "rights/filtered", [];
     /// It ended at its start, or at its first open.
     a_program_born_under_a_deadly_filter_lives = "rights/born_filtered", [];
+    /// The library's own child was process 1 of the new namespace, and ended it.
+    a_filtered_program_in_unshare_pid_may_make_children = "rights/born_outside", [];
     a_filter_that_refuses_membarrier_changes_nothing = "rights/born_without_barriers", ["write", "opened"];
     /// A touch of what the program itself had added was its end.
     a_file_that_grows_under_its_mapping_is_there = "edges/grown", ["write", "resize"];
     a_thread_that_writes_for_ever_can_be_cancelled = "edges/cancelled", ["write"];
     a_thread_that_waits_in_the_kernel_can_be_cancelled = "edges/cancelled_in_the_kernel", ["write"];
+}
+
+/// The filter was looked for when this library started, after the constructors of others.
+#[test]
+fn constructors_may_open_files_and_fork_under_a_deadly_filter() {
+    common::traps::trap_with("early/opened", &[], &["opens_early"]);
 }
 
 /// The mount cannot tell it from a write that appends, and would append.

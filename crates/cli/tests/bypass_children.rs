@@ -32,6 +32,8 @@ traps! {
     the_child_of_a_vfork_may_fork_itself = "children/forks_again", ["write"];
     /// The child waited for the heap's lock for ever.
     a_child_without_fork_handlers_may_write = "children/heapless", ["write"];
+    /// As above: it counted the file that it opened.
+    a_child_without_fork_handlers_may_be_first_to_open = "children/first_open", ["write"];
     /// The parent's next write went to the child's file.
     two_first_processes_of_namespaces_may_share_memory = "children/first", [];
     /// The parent's next write went nowhere, and its handlers were the child's.

@@ -3,7 +3,7 @@
 use crate::handlers::Frame;
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, clear_other_threads, this_thread};
-use crate::{barrier, descriptor_numbers, inherited_filter, real, report, signals, table, taking};
+use crate::{barrier, descriptor_numbers, real, report, signals, table, taking};
 use heddle_bypass::Words;
 use heddle_bypass::fork_gate::{self, Waiter};
 use libc::{c_int, c_void};
@@ -25,10 +25,6 @@ static END: extern "C" fn() = end;
 extern "C" fn start() {
     #[cfg(feature = "planted")]
     heddle_bypass::planted::plant_from_environment();
-    inherited_filter::start();
-    if inherited_filter::is_deadly() {
-        taking::no_more_and_ask_nothing();
-    }
     barrier::start(taking::may());
     report::start();
     signals::start();

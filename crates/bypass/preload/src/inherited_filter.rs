@@ -2,22 +2,38 @@
 //!
 //! The kernel tells that there is a filter, but not what it does. A filter may end the process for a call. So a child with a copy of this
 //! memory makes the calls first, and its end tells. Other filters let a call fail, which its caller handles.
+//!
+//! The first caller of [`is_deadly`] makes the child: constructors of other libraries may open files before this library is started.
 
 use crate::real;
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-static IS_DEADLY: AtomicBool = AtomicBool::new(false);
-
-/// Called when the library is loaded, before it makes any of these calls.
-pub fn start() {
-    // ORDERING: Relaxed, before there is a second thread.
-    IS_DEADLY.store(may_be_filtered() && !a_child_survives(), Relaxed);
-}
+/// [`UNTRIED`], [`DEADLY`] or [`HARMLESS`].
+static ANSWER: AtomicU8 = AtomicU8::new(UNTRIED);
+const UNTRIED: u8 = 0;
+const DEADLY: u8 = 1;
+const HARMLESS: u8 = 2;
 
 /// Returns true if such a call may end this process. Its children inherit the filter.
+#[inline]
 pub fn is_deadly() -> bool {
-    IS_DEADLY.load(Relaxed) // ORDERING: Relaxed, set once.
+    // ORDERING: Relaxed: a thread that does not see the answer tries for itself.
+    match ANSWER.load(Relaxed) {
+        UNTRIED => find_out(),
+        answer => answer == DEADLY,
+    }
+}
+
+#[cold]
+fn find_out() -> bool {
+    let errno = real::errno();
+    let is_deadly = may_be_filtered() && !(children_stay_in_this_namespace() && a_child_survives());
+    real::set_errno(errno);
+    // ORDERING: Relaxed, as above.
+    ANSWER.store(if is_deadly { DEADLY } else { HARMLESS }, Relaxed);
+    is_deadly
 }
 
 /// Returns true unless the kernel says that there is no filter. prctl(2) is not asked: that call may be filtered.
@@ -34,6 +50,22 @@ fn may_be_filtered() -> bool {
     let mode = lines.find_map(|line| line.strip_prefix(b"Seccomp:"));
     // A kernel without filters has no such line. If the list of groups is long, the line may be further on.
     mode.map_or(filled == text.len(), |mode| mode.trim_ascii() != b"0")
+}
+
+/// Returns true if a child is in the PID namespace of this process. After unshare(CLONE_NEWPID) the first child would be process 1 of the
+/// new one, and with its end the program could make no child any more.
+fn children_stay_in_this_namespace() -> bool {
+    let read = |link: &CStr| {
+        let mut text = [0_u8; 64];
+        let (path, to) = (link.as_ptr().expose_provenance(), text.as_mut_ptr().expose_provenance());
+        // SAFETY: a name, and a local of this size.
+        let read = unsafe {
+            real::syscall(libc::SYS_readlinkat, libc::AT_FDCWD.into(), path as i64, to as i64, 64, 0, 0)
+        };
+        (read > 0).then_some(text)
+    };
+    let own = read(c"/proc/self/ns/pid");
+    own.is_some() && own == read(c"/proc/self/ns/pid_for_children")
 }
 
 /// Returns true if a child lives through the calls that attaching takes, and that a program seldom makes. If no child can be made, or none
@@ -63,7 +95,13 @@ fn make_the_calls() -> ! {
         (libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 0, 0]),
         (libc::SYS_membarrier, [libc::MEMBARRIER_CMD_QUERY.into(), 0, 0]),
         (libc::SYS_socket, [libc::AF_UNIX.into(), seqpacket, 0]),
+        (libc::SYS_connect, [-1, 0, 0]),
+        (libc::SYS_setsockopt, [-1, 0, 0]),
+        (libc::SYS_getsockopt, [-1, 0, 0]),
+        (libc::SYS_sendmsg, [-1, 0, 0]),
+        (libc::SYS_recvmsg, [-1, 0, 0]),
         (libc::SYS_statx, [-1, 0, 0]),
+        (libc::SYS_fstatfs, [-1, 0, 0]),
         (libc::SYS_ioctl, [-1, 0, 0]),
         (libc::SYS_exit_group, [SURVIVED.into(), 0, 0]),
     ];

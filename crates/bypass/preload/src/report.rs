@@ -30,8 +30,8 @@ static HAS_LIBRARY_APART: AtomicBool = AtomicBool::new(false);
 const APART: &str =
     "the program has loaded a library by dlmopen, or with RTLD_DEEPBIND: it works through the mounts";
 
-const FILTER: &str = "the program was started under a filter of system calls that ends it for membarrier(2), socket(2), statx(2) or \
-                      ioctl(2), or that lets it make no child to try: it works through the mounts";
+const FILTER: &str = "the program was started under a filter of system calls that ends it for a call that attaching takes, or no child \
+                      could try that: it works through the mounts";
 
 /// Called before such a library is loaded.
 pub fn has_library_apart() {

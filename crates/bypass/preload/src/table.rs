@@ -312,7 +312,8 @@ fn take_up(fd: i32, posix_flags: i32) {
 /// calls: what the table had stays allocated.
 pub fn forget_all_in_child() {
     taking::reset_in_child();
-    taking::no_more();
+    // A first count of a thread may need the heap, whose lock may be held for ever.
+    taking::no_more_and_ask_nothing();
     each_entry(|_, entry| entry.store(null_mut(), SeqCst));
     CLOSED.store(null_mut(), SeqCst);
     // SAFETY: no entry names a file, this is the only thread, and it uses none.

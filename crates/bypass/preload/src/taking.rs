@@ -3,6 +3,7 @@
 //! State       the number of threads that are taking up a file; whether files are taken up at all, and whether the kernel may be asked what
 //!             a file is.
 
+use crate::inherited_filter;
 use crate::thread::this_thread;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -11,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// True: a thread is unmapping all engines.
 pub static PAUSED: AtomicBool = AtomicBool::new(false);
-/// True: a filter of system calls may end the program for a call that attaching takes, all memory is locked, or one number may mean two
-/// files. The kernel serves all files opened from now on.
+/// True: the program has set a filter of system calls, all memory is locked, one number may mean two files, or this is a child without
+/// fork(3)'s handlers. The kernel serves all files opened from now on.
 static ENDED: AtomicBool = AtomicBool::new(false);
-/// True: it is a filter of system calls. The kernel is not even asked for the sake of counts.
+/// True: it is the first or the last of these. The kernel is not even asked for the sake of counts.
 static MAY_NOT_ASK: AtomicBool = AtomicBool::new(false);
 
 /// A thread that is taking up a file (D4 of `table`).
@@ -53,7 +54,7 @@ pub fn no_more() {
     }
 }
 
-/// As [`no_more`], because of a filter of system calls.
+/// As [`no_more`], and nothing is asked or counted.
 pub fn no_more_and_ask_nothing() {
     if !this_thread().is_vfork_child() {
         MAY_NOT_ASK.store(true, SeqCst);
@@ -63,10 +64,10 @@ pub fn no_more_and_ask_nothing() {
 
 /// Returns false if no file is taken up any more.
 pub fn may() -> bool {
-    !ENDED.load(SeqCst)
+    !ENDED.load(SeqCst) && !inherited_filter::is_deadly()
 }
 
-/// Returns true if a filter of system calls may not end the program for asking what a file is.
+/// Returns true if the kernel may be asked what a file is, and files be counted: no filter of system calls may end the program for that.
 pub fn may_ask() -> bool {
-    !MAY_NOT_ASK.load(SeqCst)
+    !MAY_NOT_ASK.load(SeqCst) && !inherited_filter::is_deadly()
 }

@@ -158,6 +158,41 @@ static void children_without_handlers_need_no_heap(void) {
 	exit(0);
 }
 
+static pthread_mutex_t heap;
+static void lock(void), unlock(void);
+
+static void *holds_the_heap(void *nothing) {
+	fd = fresh(O_RDWR);
+	CHECK(pwrite(fd, "x", 1, 0) == 1);
+	lock();
+	step = 1;
+	while (step != 2)
+		sched_yield();
+	unlock();
+	return nothing;
+}
+
+/* The thread that makes the child has used no file yet: what the library keeps of a thread is not there. */
+static void a_first_open_in_a_child_needs_no_heap(void) {
+	pthread_t thread;
+	int status, went_well = 1;
+	CHECK(pthread_create(&thread, NULL, holds_the_heap, NULL) == 0);
+	while (step != 1)
+		sched_yield();
+	for (int i = 0; i < 2; i++) {
+		pid_t child = i ? _Fork() : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+		if (child == 0) {
+			alarm(20);
+			int own = open(file, O_WRONLY);
+			_exit(own >= 0 && pwrite(own, "y", 1, i) == 1 ? 0 : 1);
+		}
+		went_well &= waitpid(child, &status, 0) == child && status == 0;
+	}
+	step = 2;
+	CHECK(pthread_join(thread, NULL) == 0 && went_well);
+	holds("yy");
+}
+
 static int replaces_a_number(void *nothing) {
 	int own = open(other, O_CREAT | O_TRUNC | O_RDWR, 0600);
 	_exit(own >= 0 && dup2(own, fd) == fd ? 0 : 1);
@@ -529,4 +564,5 @@ TRAPS({"words", a_child_has_words_of_its_own},
       {"streams", streams_get_other_files}, {"fetched", ones_own_descriptor_is_fetched},
       {"cancelled_close", a_cancelled_close_closes_nothing}, {"waits", a_child_waits_for_a_thread_of_its_parent},
       {"forks_again", the_child_of_a_vfork_forks}, {"heapless", children_without_handlers_need_no_heap},
+      {"first_open", a_first_open_in_a_child_needs_no_heap},
       {"first", two_first_processes_share_memory}, {"wordless", a_thread_shares_the_words_of_its_maker})

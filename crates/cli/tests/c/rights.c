@@ -1,12 +1,10 @@
 /* A process that gives up rights has no image in its memory any more, and its descriptors go on where they were. */
 #include "traps.h"
+#include "filters.h"
 #include <grp.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/fsuid.h>
-#include <sys/prctl.h>
 
 #define NOBODY 65534
 
@@ -187,23 +185,10 @@ static void filtered(void) {
 	CHECK(!mapped());
 }
 
-/* Executes itself under a filter that has this answer to this call. */
-static void under_a_filter(const char *name, const char *calls, unsigned answer) {
-	struct sock_filter all[] = {
-	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, atoi(calls), 0, 1),
-	    BPF_STMT(BPF_RET | BPF_K, answer),
-	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-	struct sock_fprog program = {sizeof all / sizeof *all, all};
-	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
-	CHECK(setenv("FILTERED", calls, 1) == 0);
-	execl("/proc/self/exe", "rights", name, file, other, NULL);
-	CHECK(!"executed");
-}
-
 /* A filter that was there before the program ends it for one of the calls that attaching takes. */
 static void born_filtered(void) {
-	static const int calls[] = {SYS_membarrier, SYS_socket, SYS_statx, SYS_ioctl};
+	static const int calls[] = {SYS_membarrier, SYS_socket, SYS_statx, SYS_ioctl, SYS_fstatfs, SYS_connect, SYS_setsockopt,
+				    SYS_getsockopt, SYS_sendmsg, SYS_recvmsg};
 	char text[16];
 	int status;
 	if (getenv("FILTERED")) {
@@ -211,7 +196,7 @@ static void born_filtered(void) {
 		CHECK(!mapped());
 		return;
 	}
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < (int)(sizeof calls / sizeof *calls); i++) {
 		pid_t child = fork();
 		if (child == 0) {
 			snprintf(text, sizeof text, "%d", calls[i]);
@@ -222,6 +207,29 @@ static void born_filtered(void) {
 			fprintf(stderr, "call %d: status %d\n", calls[i], status);
 		CHECK(status == 0);
 	}
+}
+
+/* The first child is process 1 of a new namespace: with its end the program can make no other. */
+static void born_outside_of_its_childrens_namespace(void) {
+	char text[16], byte;
+	int line[2], status;
+	if (!getenv("FILTERED")) {
+		snprintf(text, sizeof text, "%d", SYS_membarrier);
+		CHECK(unshare(CLONE_NEWPID) == 0);
+		under_a_filter("born_outside", text, SECCOMP_RET_ERRNO | EPERM);
+	}
+	CHECK(pipe(line) == 0);
+	pid_t first = fork();
+	if (first == 0)
+		_exit(getpid() != 1 || close(line[1]) != 0 || read(line[0], &byte, 1) != 0);
+	CHECK(first > 0);
+	pid_t next = fork();
+	if (next == 0)
+		_exit(getpid() != 2);
+	CHECK(next > 0 && waitpid(next, &status, 0) == next && status == 0 && close(line[1]) == 0);
+	CHECK(waitpid(first, &status, 0) == first && status == 0);
+	fd = fresh(O_RDWR);
+	CHECK(write(fd, "x", 1) == 1 && !mapped());
 }
 
 static void *writes_elsewhere(void *arg) {
@@ -365,4 +373,5 @@ static void opens(void) { changes_beside_an_open(getpid() * 2 + (*other == '1'))
 TRAPS({"by_handlers", by_handlers}, {"beside", beside}, {"opens", opens}, {"undumped", undumped}, {"locked", locked},
       {"ids", ids_and_capabilities},
       {"handler", in_a_handler}, {"strict", strict}, {"filtered", filtered},
-      {"born_filtered", born_filtered}, {"born_without_barriers", born_without_barriers})
+      {"born_filtered", born_filtered}, {"born_outside", born_outside_of_its_childrens_namespace},
+      {"born_without_barriers", born_without_barriers})
