@@ -11,9 +11,10 @@
 //!             P2  a call that changes a noted file first captures bases, and holds the file's lock until the engine has finished it.
 //!             P3  the base of a page goes when the kernel reads the page again, when a page that is written back takes no byte away, or
 //!                 when the kernel has dropped the page.
-//!             P4  a file is noted until the last descriptor through which it was noted has closed and the kernel has dropped all its
-//!                 pages. If the kernel does not, the file stays noted. So another descriptor that maps the file reads again, and is
-//!                 seen, or bases are captured for its pages.
+//!             P4  a file is noted until the last descriptor through which it was noted has closed and the kernel has then taken the
+//!                 notification to drop all its pages. If the kernel refuses that, the file stays noted. So another descriptor that maps
+//!                 the file reads again, and is seen, or bases are captured for its pages. The kernel does not answer whether each page
+//!                 went: one that it could not drop may be mapped unseen.
 //! Lock order  a file's `ready`, then a slot of the handles, then its `held`; `files` last. None of them is held while the kernel is told
 //!             to drop pages: it first writes them back, to threads that take these locks.
 

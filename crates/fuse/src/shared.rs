@@ -73,7 +73,7 @@ impl Shared {
 
     /// Makes the kernel write back and drop its pages in `len_bytes` bytes of this inode, or in all behind
     /// `offset` if that is 0. Waits for threads that serve, and no signal ends that wait: the caller has a
-    /// [`Guard`]. Returns false if it failed.
+    /// [`Guard`]. Returns false if the kernel refused the notification. It does not answer whether each page went.
     pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, len_bytes: u64) -> bool {
         let Some(notifier) = self.notifier.get() else { return true };
         // An inode that the kernel does not know has no pages, and is no error.

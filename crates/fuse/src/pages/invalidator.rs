@@ -1,7 +1,7 @@
 //! This thread makes the kernel drop pages: periodically those with entries, and all of a file when its last mapping descriptor closes.
 //!
 //! It starts with the first job. The kernel writes dirty pages back before it drops them, and waits for that, so no thread that serves may
-//! ask for it. A guard ends that wait when the process is killed. If the thread cannot be started, or the kernel refuses, entries stay
+//! ask for it. A guard ends that wait when the process is killed. If the thread cannot be started, or the kernel refuses the notification, entries stay
 //! longer. A file stays noted then until it is mapped and closed again, or until the unmount (invariant P4 of `pages`).
 
 use std::sync::atomic::Ordering::SeqCst;
@@ -86,7 +86,8 @@ fn run(known: &Known, jobs: &Receiver<Job>) {
         };
         match job {
             Ok(Job::Unmapped(ino)) => {
-                // A page that stays with the kernel is mapped again without a read, so the file must stay noted.
+                // A page that stays with the kernel is mapped again without a read, so the file must stay noted. The kernel answers only
+                // whether it took the notification: fuse_reverse_inval_inode() drops the result of invalidate_inode_pages2_range().
                 if let Some(ever) = known.count_ever_if_closed(ino)
                     && known.shared.drop_all_pages(ino)
                 {
