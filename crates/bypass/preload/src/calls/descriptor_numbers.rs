@@ -147,11 +147,14 @@ pub fn control(fd: c_int, command: c_int, arg: usize, call: impl Fn() -> c_int) 
         | libc::F_OFD_SETLK
         | libc::F_OFD_SETLKW
         | libc::F_OFD_GETLK => {
-            match counts_from(arg) {
-                Some(libc::SEEK_CUR) => give_away(fd),
-                Some(libc::SEEK_END) => super::copies::refresh_kernel_size(fd),
-                _ => {}
-            }
+            let call = || {
+                match counts_from(arg) {
+                    Some(libc::SEEK_CUR) => give_away(fd),
+                    Some(libc::SEEK_END) => super::copies::refresh_kernel_size(fd),
+                    _ => {}
+                }
+                call()
+            };
             if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) { call() } else { locking(fd, call) }
         }
         _ => call(),
@@ -171,9 +174,8 @@ fn counts_from(arg: usize) -> Option<c_int> {
 /// As lockf(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn lockf(fd: c_int, command: c_int, len: i64) -> c_int {
-    give_away(fd);
     // SAFETY: the caller's promise.
-    locking(fd, || unsafe { real::lockf(fd, command, len) })
+    locking_from_offset(fd, || unsafe { real::lockf(fd, command, len) })
 }
 
 /// As lockf(3).
@@ -182,9 +184,8 @@ pub unsafe extern "C-unwind" fn lockf(fd: c_int, command: c_int, len: i64) -> c_
 /// As lockf(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn lockf64(fd: c_int, command: c_int, len: i64) -> c_int {
-    give_away(fd);
     // SAFETY: the caller's promise.
-    locking(fd, || unsafe { real::lockf64(fd, command, len) })
+    locking_from_offset(fd, || unsafe { real::lockf64(fd, command, len) })
 }
 
 // As flock(2).
@@ -194,6 +195,15 @@ same! { [flock] (fd: c_int, operation: c_int) { |call| locking(fd, call) } }
 /// else can see: the call fails.
 pub fn locking(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
     holding_on(fd, -1, call)
+}
+
+/// As [`locking`], counted from the present offset. A refused call takes no offset away.
+fn locking_from_offset(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let call = || {
+        give_away(fd);
+        call()
+    };
+    locking(fd, call)
 }
 
 /// Makes a call that locks a file or maps it shared, and returns `failed` if it gets nothing.
