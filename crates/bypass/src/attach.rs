@@ -153,15 +153,17 @@ impl Attachment {
     }
 }
 
-/// Returns true if a daemon that granted a hold has been replaced. All mounts count: one file system may have several places, and a lock in
+/// Returns true if a daemon that granted a hold has been replaced, or may have been. All mounts count: one file system may have several places, and a lock in
 /// one may protect files of another. The caller uses a file of an engine, so none is detached meanwhile (A2).
 #[cold]
 fn any_hold_is_lost() -> bool {
     let mut next = ALL.load(Ordering::SeqCst).cast_const();
     // SAFETY: A1: null, or an attachment that is never freed.
     while let Some(at) = unsafe { next.as_ref() } {
-        let counts = at.holds.load(Ordering::SeqCst) != 0 && !at.gone.load(Ordering::SeqCst);
-        if counts && at.fs().daemon() != at.daemon {
+        // The daemon of a mount that this process has let go of cannot be asked, but the caller's own has been replaced. `gone` first: then
+        // there is no engine.
+        let is_lost = || at.gone.load(Ordering::SeqCst) || at.fs().daemon() != at.daemon;
+        if at.holds.load(Ordering::SeqCst) != 0 && is_lost() {
             return true;
         }
         next = at.older.load(Ordering::SeqCst);

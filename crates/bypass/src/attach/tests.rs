@@ -44,6 +44,9 @@ fn only_a_granted_hold_is_lost_in_a_takeover() {
     granted.granted();
     drop(refused);
     assert!(earlier.has_lost_holds() && !serving.has_lost_holds());
+    let later = Attachment::of_daemon(NvmFs::clone(serving.fs()), 1, serving.daemon + 2);
+    earlier.gone.store(true, Ordering::SeqCst);
+    assert!(later.has_lost_holds(), "one of a mount that was let go of");
 }
 
 #[test]
