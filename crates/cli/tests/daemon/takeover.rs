@@ -115,6 +115,11 @@ fn a_mount_whose_options_forbid_a_takeover_says_which_mount_takes_over() {
     ro("variant=nova").failed(1, &[died, "as variant heddle takes over", end]);
     ro("ro,variant=nova").failed(1, &[died, "without ro, and as variant heddle, takes over", end]);
     let _mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    // The new mount lives.
+    let elsewhere = place.text("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let beside = heddle(&["mount", "-o", "log=/dev/null,wait=0,ro", &place.image(), &elsewhere]);
+    beside.failed(1, &["it is mounted at", &place.mnt()]);
     drop(client.stdin.take());
     client.wait().unwrap();
 }

@@ -22,7 +22,7 @@ use crate::state::core::{Core, Identity, Parts, Root};
 use crate::upkeep::settle::{self, HOOKS};
 use crate::variant::Variant;
 use crate::volume::{Volume, VolumeError, read_superblock};
-use heddle_arena::Arena;
+use heddle_arena::{Arena, ProcessTag};
 use heddle_pmem::{Durability, Region};
 use heddle_vfs::Ino;
 use heddle_vfs::unmapped::is_own_user;
@@ -110,7 +110,7 @@ pub fn adopt(image: &Path) -> Result<Volume, AdoptError> {
 
 /// Returns true if only clients of a dead daemon use the image, and [`adopt`] would find their state. Nothing changes.
 pub fn is_left_to_clients(image: &Path) -> bool {
-    let found = catch_unwind(AssertUnwindSafe(|| Orphaned::find(image).is_ok()));
+    let found = catch_unwind(AssertUnwindSafe(|| Orphaned::find(image).is_ok_and(|it| it.has_no_daemon())));
     found.unwrap_or(false)
 }
 
@@ -151,7 +151,7 @@ struct Orphaned {
 }
 
 impl Orphaned {
-    /// Finds it. If the daemon lives, or no state is found, says why there is nothing to take over.
+    /// Finds it. If the image's lock says that the daemon lives, or no state is found, says why there is nothing to take over.
     fn find(image: &Path) -> Result<Orphaned, AdoptError> {
         let fail = |source: io::Error| AdoptError::Image { path: image.to_path_buf(), source };
         let served = || AdoptError::Served { path: image.to_path_buf() };
@@ -182,6 +182,13 @@ impl Orphaned {
             Found::Nothing => return Err(AdoptError::NotFound { path: image.to_path_buf() }),
         };
         Ok(Orphaned { file, len_bytes, superblock, arena, durability })
+    }
+
+    /// Returns true if the second sign of life is missing, too. After a takeover the first one is.
+    fn has_no_daemon(&self) -> bool {
+        let Some(root) = self.arena.try_get(self.arena.root::<Root>()) else { return false };
+        let daemon = ProcessTag::from_word(root.daemon.load(SeqCst));
+        root.lane_table_of(&self.arena).is_some_and(|lanes| lanes.is_gone(&self.arena, daemon))
     }
 }
 

@@ -415,6 +415,11 @@ impl Root {
             && self.daemon.compare_exchange(last, mine.word(), SeqCst, SeqCst).is_ok()
     }
 
+    /// The lanes, before this arena is joined.
+    pub fn lane_table_of<'a>(&self, arena: &'a Arena) -> Option<&'a LaneTable> {
+        arena.try_get(self.lane_table)
+    }
+
     /// Returns true if a process of this build made the arena.
     pub fn is_of_this_build(&self) -> bool {
         self.layout == LAYOUT
