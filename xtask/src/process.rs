@@ -116,10 +116,15 @@ pub fn watched(command: &mut Command, mut look: impl FnMut(Duration) -> bool) ->
 
 /// Starts a child that ends with the thread that starts it, at the latest.
 fn spawn(command: &mut Command) -> Result<Child> {
-    // SAFETY: `prctl` gets no pointer, and may be called between fork and exec.
+    // With --fork unshare(1) ignores SIGTERM. With --kill-child its own end, by any signal, ends what it has started.
+    let signal = if command.get_program() == "unshare" { KILL } else { TERMINATE };
+    let parent = std::process::id();
+    // SAFETY: `prctl` gets no pointer. It and getppid(2) may be called between fork and exec, and no error made here needs the heap.
     unsafe {
-        command.pre_exec(|| match prctl(SET_DEATH_SIGNAL, TERMINATE) {
-            0 => Ok(()),
+        command.pre_exec(move || match prctl(SET_DEATH_SIGNAL, signal) {
+            // A parent that ended before sends no signal.
+            0 if std::os::unix::process::parent_id() == parent => Ok(()),
+            0 => Err(std::io::ErrorKind::BrokenPipe.into()),
             _ => Err(std::io::Error::last_os_error()),
         });
     }
@@ -128,6 +133,8 @@ fn spawn(command: &mut Command) -> Result<Child> {
 
 /// `PR_SET_PDEATHSIG` (`linux/prctl.h`).
 const SET_DEATH_SIGNAL: i32 = 1;
+/// SIGKILL.
+const KILL: std::ffi::c_ulong = 9;
 /// SIGTERM.
 const TERMINATE: std::ffi::c_ulong = 15;
 

@@ -26,8 +26,25 @@ fn a_hanging_child_is_killed_at_its_limit_with_its_children() {
 /// A signal that ended `cargo xtask floors` left its `heddle fxmark` running. The kernel counts threads.
 #[test]
 fn a_child_ends_with_the_thread_that_waits_for_it() {
-    let mut sleep = Command::new("sleep");
-    let started = std::thread::spawn(move || spawn(sleep.arg("97532")).unwrap());
+    assert_eq!(ends_with_its_thread("sleep", &["97532"]), Some(15));
+}
+
+/// unshare(1) ignored the signal, and a whole chore went on in its namespaces.
+#[test]
+fn a_chore_in_a_sandbox_ends_with_the_thread_that_waits_for_it() {
+    assert_eq!(ends_with_its_thread("unshare", &["--fork", "--kill-child", "sleep", "97533"]), Some(9));
+}
+
+/// The signal that ends a child when the thread that started it ends.
+fn ends_with_its_thread(program: &'static str, args: &'static [&str]) -> Option<i32> {
+    let started = std::thread::spawn(move || {
+        let child = spawn(Command::new(program).args(args)).unwrap();
+        // unshare(1) ignores signals from its fork on.
+        while program == "unshare" && descendants(child.id()).is_empty() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child
+    });
     let mut child = started.join().unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
     let ended = loop {
@@ -38,7 +55,7 @@ fn a_child_ends_with_the_thread_that_waits_for_it() {
         }
     };
     let _ = child.kill();
-    assert_eq!(ended.and_then(|status| status.signal()), Some(15), "{ended:?}");
+    ended.and_then(|status| status.signal())
 }
 
 /// The daemon's own process waits for the daemon: before the connection was aborted, the wait for it had no end.
