@@ -153,8 +153,8 @@ impl Attachment {
     }
 }
 
-/// Returns true if a daemon that granted a hold has been replaced, or may have been. All mounts count: one file system may have several places, and a lock in
-/// one may protect files of another. The caller uses a file of an engine, so none is detached meanwhile (A2).
+/// Returns true if a daemon that granted a hold has been replaced, or may have been. All mounts count: one file system may have several
+/// places, and a lock in one may protect files of another. The caller uses a file of an engine, so none is detached meanwhile (A2).
 #[cold]
 fn any_hold_is_lost() -> bool {
     let mut next = ALL.load(Ordering::SeqCst).cast_const();

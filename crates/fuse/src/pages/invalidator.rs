@@ -1,8 +1,8 @@
 //! This thread makes the kernel drop pages: periodically those with entries, and all of a file when its last mapping descriptor closes.
 //!
 //! It starts with the first job. The kernel writes dirty pages back before it drops them, and waits for that, so no thread that serves may
-//! ask for it. A guard ends that wait when the process is killed. If the thread cannot be started, or the kernel refuses the notification, entries stay
-//! longer. A file stays noted then until it is mapped and closed again, or until the unmount (invariant P4 of `pages`).
+//! ask for it. A guard ends that wait when the process is killed. If the thread cannot be started, or the kernel refuses the notification,
+//! entries stay longer. A file stays noted then until it is mapped and closed again, or until the unmount (invariant P4 of `pages`).
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
