@@ -31,7 +31,7 @@ fn a_child_ends_with_the_thread_that_waits_for_it() {
 
 /// unshare(1) ignored the signal, and a whole chore went on in its namespaces.
 #[test]
-fn a_chore_in_a_sandbox_ends_with_the_thread_that_waits_for_it() {
+fn a_sandboxed_chore_ends_with_the_thread_that_waits_for_it() {
     assert_eq!(ends_with_its_thread("unshare", &["--fork", "--kill-child", "sleep", "97533"]), Some(9));
 }
 
