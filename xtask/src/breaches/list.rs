@@ -105,7 +105,7 @@ pub const BREACHES: &[Breach] = &[
     on(Nvm, "A flipped bit or garbage", "nvmfs:RecordsBelieved",
         "nvmfs/images", "a_flipped_bit_of_metadata_is_noticed_or_has_no_effect", "flips were not noticed"),
     on(Nvm, "Damage of metadata never", "nvmfs:SharedBlocksBelieved",
-        "nvmfs/fsck", "fsck::fields::planted_damage_of_any_field_is_found_or_harms_nobody_else", " unrepaired"),
+        "nvmfs/fsck", "fsck::fields::planted_damage_of_any_field_is_found_or_harms_nobody_else", " on the damaged image"),
     // Mounts.
     on(Both, "A mount enforces modes", "fuse:GroupsForgotten",
         "fuse/programs", "modes_owners_and_groups_are_enforced_for_users", "a supplementary group counts"),

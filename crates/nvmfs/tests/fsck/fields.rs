@@ -18,7 +18,7 @@ use heddle_nvmfs::ids::BlockNo;
 use heddle_nvmfs::{NvmFs, Variant, Volume, mount};
 use heddle_pmem::{Pos, Region};
 use heddle_vfs::testkit::Tree;
-use heddle_vfs::{FileSystem, Ino};
+use heddle_vfs::{Attr, Error, FileKind, FileSystem, Ino};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -45,19 +45,21 @@ fn judge(sample: &Sample, damaged: &Region, concerned: &BTreeSet<Ino>) -> Result
     let verdict = examine("lie", damaged).map_err(|e| e.to_string())?;
     let found = verdict.found() > 0;
     let when = || if found { format!("after {:?}", verdict.issues) } else { "fsck found nothing".to_owned() };
-    if found {
-        // A mount may refuse it. If it does not, it frees files whose names a directory has lost.
-        if let Ok(volume) = mount(region_of(&image_bytes(damaged)), &options()) {
-            let concerned = with_all_below(sample, concerned);
-            nobody_else_is_harmed(sample, &concerned, volume).map_err(|why| format!("{why} unrepaired"))?;
-        }
+    // A mount that does not refuse the damage frees files whose names a directory has lost.
+    if found && let Ok(volume) = mount(region_of(&image_bytes(damaged)), &options()) {
+        let concerned = with_all_below(sample, concerned);
+        let judged = catch_unwind(AssertUnwindSafe(|| nobody_else_is_harmed(sample, &concerned, &volume)));
+        let judged = judged.unwrap_or_else(|_| Err("a panic, see above,".to_owned()));
+        judged.map_err(|why| format!("{why} on the damaged image"))?;
+        volume.abandon();
     }
     let sound = match found {
         true => catch_unwind(AssertUnwindSafe(|| repaired(damaged, &verdict))).map_err(|_| "see above")?,
         false => damaged.map_again().map_err(|e| e.to_string())?,
     };
     let volume = mount(sound, &options()).map_err(|e| format!("{e} {}", when()))?;
-    nobody_else_is_harmed(sample, concerned, volume).map_err(|why| format!("{why} {}", when()))?;
+    nobody_else_is_harmed(sample, concerned, &volume).map_err(|why| format!("{why} {}", when()))?;
+    volume.abandon();
     Ok(found)
 }
 
@@ -69,27 +71,34 @@ fn with_all_below(sample: &Sample, concerned: &BTreeSet<Ino>) -> BTreeSet<Ino> {
 }
 
 /// What was not concerned is whole, also when the space of what was concerned is used anew.
-fn nobody_else_is_harmed(sample: &Sample, concerned: &BTreeSet<Ino>, volume: Volume) -> Result<(), String> {
-    let judged = catch_unwind(AssertUnwindSafe(|| {
-        let fs = volume.fs();
-        let is_whole = || undamaged_is_whole(sample, concerned, &Tree::of(&fs).map_err(|e| e.to_string())?);
+fn nobody_else_is_harmed(sample: &Sample, concerned: &BTreeSet<Ino>, volume: &Volume) -> Result<(), String> {
+    let fs = volume.fs();
+    let is_whole = || undamaged_is_whole(sample, concerned, &Tree::of(&fs).map_err(|e| e.to_string())?);
+    // A file whose false size is terabytes takes hours to read.
+    let is_long = |ino: &Ino| fs.getattr(*ino).is_ok_and(|attr| attr.size_bytes > 1 << 30);
+    if !concerned.iter().any(is_long) {
         is_whole()?;
-        use_space_anew(&fs, sample, concerned);
-        is_whole().map_err(|why| format!("{why} when space is used anew"))
-    }));
-    volume.abandon();
-    judged.unwrap_or_else(|_| Err("a panic, see above".to_owned()))
+    }
+    remove(&fs, sample, concerned).map_err(|e| format!("{e} when what is concerned is removed"))?;
+    fill(&fs);
+    is_whole().map_err(|why| format!("{why} when space is used anew"))
 }
 
-/// Removes the files that are concerned, and fills all free space. Damage that shows only now may end this.
-fn use_space_anew(fs: &NvmFs, sample: &Sample, concerned: &BTreeSet<Ino>) {
+/// Removes the files that are concerned.
+fn remove(fs: &NvmFs, sample: &Sample, concerned: &BTreeSet<Ino>) -> Result<(), Error> {
     for path in sample.tree.nodes.keys().filter(|path| *path != b"/") {
         let path = std::str::from_utf8(path).unwrap();
         let Ok((dir, last)) = heddle_vfs::path::resolve_parent(fs, &root(), path) else { continue };
-        if fs.lookup(&root(), dir, last).is_ok_and(|attr| concerned.contains(&attr.ino)) {
-            let _refused = fs.unlink(&root(), dir, last);
+        let is_theirs = |attr: Attr| attr.kind != FileKind::Directory && concerned.contains(&attr.ino);
+        if fs.lookup(&root(), dir, last).is_ok_and(is_theirs) {
+            fs.unlink(&root(), dir, last)?;
         }
     }
+    Ok(())
+}
+
+/// Fills all free space, with bytes that no file of the sample has.
+fn fill(fs: &NvmFs) {
     let Ok(filler) = fs.try_file(Ino::ROOT, "filler") else { return };
     let mut at = 0;
     for pages in [64, 1] {
