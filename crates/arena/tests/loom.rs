@@ -215,7 +215,7 @@ macro_rules! lanes {
             file: "arena/src/lanes.rs",
             source: include_str!("../src/lanes.rs"),
             after: $after,
-            access: "owner.compare_exchange(",
+            access: ".compare_exchange(",
             fault: $fault,
         }),*]
     };
