@@ -30,7 +30,7 @@ use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::Access;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Error, FileKind, Result, SetTime, Time};
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Slots of a transaction here: two edge pages, a tombstone, attributes (two), extended attributes.
 const SLOTS: u32 = 6;
@@ -359,9 +359,7 @@ fn publish(
         inode.volatile.raise_floor(version);
     }
     if span.end >= PageNo::END.offset() && to == Becomes::Hole {
-        // ORDERING: Relaxed, only cleaning reads the two, and it tolerates an older pair.
-        inode.volatile.tombstone_page.store(PageNo::after(span.start).0, Relaxed);
-        inode.volatile.tombstone_version.store(version.0, Release); // ORDERING: Release, pairs with `covered_later`.
+        inode.volatile.note_tombstone(PageNo::after(span.start), version);
     }
     let whole = PageNo::after(span.start)..PageNo::of(span.end);
     let mut replaced = std::mem::take(&mut guard.scratch.replaced);

@@ -37,7 +37,6 @@ use crate::state::wait;
 use crate::steps::{Step, step};
 use heddle_range_lock::Access;
 use heddle_vfs::{Error, Result, SetTime};
-use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// Slots of the transaction: remap 1, attributes 2.
 const SLOTS: u32 = 3;
@@ -265,9 +264,7 @@ fn publish(
     committed: Committed<LockedSparse<'_>>,
 ) {
     inode.volatile.raise_floor(version);
-    // ORDERING: Relaxed, only cleaning reads the two, and it tolerates an older pair.
-    inode.volatile.tombstone_page.store(shift.first.0, Relaxed);
-    inode.volatile.tombstone_version.store(version.0, Release); // ORDERING: Release, pairs with `covered_later`.
+    inode.volatile.note_tombstone(shift.first, version);
     committed.publish_shifted(version, |page| map_in(&plan.runs, page));
     inode.volatile.count_blocks(-(plan.blocks_cut as i64));
     free_replaced(core, guard, inode, &plan.cut);

@@ -26,7 +26,7 @@ pub use kernel::KernelPages;
 pub use mode::{List, Mode};
 pub use pins::Phase;
 
-use crate::ids::{InodeId, Version};
+use crate::ids::{InodeId, PageNo, Version};
 use crate::planted::{Breach, breaks};
 use crate::state::bucket::Bucket;
 use crate::state::cell::Cell;
@@ -345,6 +345,23 @@ impl VolatileInode {
         self.floor.fetch_max(to.0, SeqCst);
     }
 
+    /// Notes a durable tombstone that reaches the end of the file.
+    pub fn note_tombstone(&self, page: PageNo, version: Version) {
+        // ORDERING: Relaxed, the store below publishes it.
+        self.tombstone_page.store(page.0, Relaxed);
+        // ORDERING: Release, pairs with the Acquire in `is_covered_later`.
+        self.tombstone_version.store(version.0, Release);
+    }
+
+    /// Returns true if a later tombstone that reaches the end covers all pages from this one on.
+    pub fn is_covered_later(&self, page: PageNo, version: Version) -> bool {
+        // ORDERING: Acquire, pairs with the Release above: the page is that tombstone's or a later one's. An older pair only keeps a record
+        // longer.
+        let is_later = version.0 < self.tombstone_version.load(Acquire);
+        // ORDERING: Relaxed, as above.
+        is_later && page.0 >= self.tombstone_page.load(Relaxed)
+    }
+
     /// Counts changes of size and attributes.
     pub fn change_count(&self) -> u64 {
         // ORDERING: Acquire, pairs with `set_change_count`.
@@ -441,10 +458,8 @@ impl VolatileInode {
         let generation = self.generation();
         let (kind, perm) = self.kind_perm()?;
         let (uid, gid) = self.owner();
-        // mtime first: of a change that moves both, `stat` shows mtime only with ctime.
-        let seen = look.then(|| self.mtime_for_stat());
         let [mtime, ctime, atime, crtime] = self.times();
-        let mtime = seen.unwrap_or(mtime);
+        let mtime = if look { self.mtime_for_stat() } else { mtime };
         let attr = Attr {
             ino,
             generation,

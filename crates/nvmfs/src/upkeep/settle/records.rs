@@ -15,7 +15,6 @@ use crate::state::inode::InodeRef;
 use crate::state::lane::LaneLocal;
 use crate::upkeep::recovery::scan;
 use crate::xattr;
-use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// Records of the transaction that `lane` began in this slot; empty if it is not whole. Records behind it may
 /// be those of another lane that has used the chain since.
@@ -67,9 +66,7 @@ pub fn apply(
             Record::Punch { page, pages, version, .. } => {
                 inode.volatile.raise_floor(version);
                 if moves_eof && page.0 + pages >= PageNo::END.0 {
-                    // ORDERING: Relaxed, as in the calls of living threads (`resize::publish`).
-                    inode.volatile.tombstone_page.store(page.0, Relaxed);
-                    inode.volatile.tombstone_version.store(version.0, Release); // ORDERING: Release, pairs with `covered_later`.
+                    inode.volatile.note_tombstone(page, version);
                 }
                 publish(core, lane, inode, (page, pages), version, |_| Map::HOLE, &mut replaced);
             }
@@ -90,9 +87,7 @@ pub fn apply(
             Record::Remap { page, blob, version, .. } => {
                 inode.volatile.raise_floor(version);
                 if moves_eof {
-                    // ORDERING: Relaxed, as in the calls of living threads (`shift::publish`).
-                    inode.volatile.tombstone_page.store(page.0, Relaxed);
-                    inode.volatile.tombstone_version.store(version.0, Release); // ORDERING: Release, pairs with `covered_later`.
+                    inode.volatile.note_tombstone(page, version);
                 }
                 match shift::read_map(core, inode.id(), blob) {
                     Some((runs, _)) => {

@@ -1,12 +1,11 @@
 //! An unmount that cannot mark the image clean says why.
 
-use super::still::LatePages;
+use super::still::child_in_a_slow_append;
 use super::{bench, ended};
 use crate::volume::{VolumeError, read_superblock};
 use heddle_vfs::{Cred, FileSystem, Ino, Name};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
 
 fn name() -> Name<'static> {
     Name::new(b"f").unwrap()
@@ -17,25 +16,8 @@ fn name() -> Name<'static> {
 fn an_unmount_names_the_process_whose_call_has_not_ended() {
     let bench = bench();
     let fs = bench.volume.fs();
-    if LatePages::map().is_none() {
-        return;
-    }
     fs.core.root().attached.store(1, SeqCst);
-    // SAFETY: the child appends from memory that never comes; its parent kills it.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        // SAFETY: a plain system call. A test that fails leaves no child that waits for ever.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        let pages = LatePages::map().unwrap();
-        let _appended = fs.append(&bench.file, pages.bytes());
-        // SAFETY: ends this process.
-        unsafe { libc::_exit(0) };
-    }
-    let began = Instant::now();
-    while !fs.core.inode(bench.file.ino).unwrap().volatile.eof.is_held() {
-        assert!(began.elapsed() < Duration::from_secs(60), "the child does not append");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let Some(pid) = child_in_a_slow_append(&bench) else { return };
     drop(fs);
     let told = RefCell::new(Vec::new());
     let closed = bench.volume.close_with(&|error| told.borrow_mut().push(error.to_string()));

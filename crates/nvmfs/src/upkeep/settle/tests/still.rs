@@ -1,6 +1,6 @@
 //! A holder that sleeps in a page fault, in a buffer whose page comes late (userfaultfd), holds what it took.
 
-use super::{PAGE, bench, ended, state, verify};
+use super::{Bench, PAGE, bench, ended, state, verify};
 use heddle_vfs::FileSystem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,7 +12,7 @@ const REGISTER: u64 = 0xc020_aa00;
 const ZEROPAGE: u64 = 0xc020_aa04;
 
 /// Two pages of memory, of which none is there before it is [given](Self::give).
-pub struct LatePages {
+struct LatePages {
     fault: OwnedFd,
     address: u64,
 }
@@ -21,7 +21,7 @@ impl LatePages {
     const BYTES: u64 = 2 * PAGE;
 
     /// Maps them; `None`: this machine or this user has no such memory.
-    pub fn map() -> Option<LatePages> {
+    fn map() -> Option<LatePages> {
         // SAFETY: plain system calls; the mapping is nobody else's.
         unsafe {
             // 1: faults of programs alone, which needs no right.
@@ -59,22 +59,17 @@ impl LatePages {
         assert_eq!(told, 0, "{what:x}: {}", std::io::Error::last_os_error());
     }
 
-    pub fn bytes(&self) -> &[u8] {
+    fn bytes(&self) -> &[u8] {
         // SAFETY: mapped for the rest of the process's life.
         unsafe { &*(self.address as *const [u8; Self::BYTES as usize]) }
     }
 }
 
-#[test]
-fn a_holder_in_a_slow_page_does_not_end_the_mount() {
-    let bench = bench();
+/// A child that holds the EOF latch, in an append from memory that never comes; `None`: there is no such memory here.
+pub fn child_in_a_slow_append(bench: &Bench) -> Option<i32> {
+    drop(LatePages::map()?);
     let fs = bench.volume.fs();
-    fs.core.root().patience_ms.store(200, Relaxed);
-    let Some(pages) = LatePages::map() else {
-        return;
-    };
-    drop(pages);
-    // SAFETY: the child appends from memory that never comes; it leaves by the signal that this is about.
+    // SAFETY: the child appends, and its parent or a waiter kills it.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: a plain system call. A test that fails leaves no child that waits for ever.
@@ -90,6 +85,15 @@ fn a_holder_in_a_slow_page_does_not_end_the_mount() {
         assert!(began.elapsed() < Duration::from_secs(60), "the child does not append");
         std::thread::sleep(Duration::from_millis(1));
     }
+    Some(pid)
+}
+
+#[test]
+fn a_holder_in_a_slow_page_does_not_end_the_mount() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    fs.core.root().patience_ms.store(200, Relaxed);
+    let Some(pid) = child_in_a_slow_append(&bench) else { return };
     assert_eq!(fs.append(&bench.file, &[2; PAGE as usize]).unwrap(), 11 * PAGE + 100);
     let status = ended(pid, 0);
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "{status:x}");
