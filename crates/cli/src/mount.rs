@@ -68,7 +68,7 @@ Options for -o:
                          which a power cut empties; refused on all other media]
   durability=power       a write that returned survives a power cut too [default on all other media; on memory, use it for
                          measurements only, as the papers do]. With F2FS images both options concern the node log only, and are
-                         refused without one
+                         refused without one, and with ro
   lock-mode=fair         nova, nova-array and nova-tree: waiters for their locks sleep, and readers hold back for a writer that readers
                          have kept out for 1 ms [default]; lock-mode=paper: as in the papers on these, waiters spin and readers go
                          first. For nova-interval both are the same: waiters sleep, and a reader waits for the writers of an

@@ -69,7 +69,10 @@ impl std::fmt::Display for StillInside {
             1 => write!(f, "process {}", names[0]),
             _ => write!(f, "each of the processes {}", names.join(", ")),
         }?;
-        write!(f, " was still in a call after {seconds} seconds, and keeps the image in use until it ends")
+        write!(
+            f,
+            " was still in a call after {seconds} seconds. The image is in use until all attached programs end"
+        )
     }
 }
 
