@@ -58,7 +58,7 @@ bugs! {
     MarkFenceMissing = "mark-fence-missing",
     /// A log page is linked before its header is fenced (D4a).
     PageLinkedBeforeHeader = "page-linked-before-header",
-    /// A log page is not zeroed before it is used (D3, D4d).
+    /// A log page is not zeroed before it is used (D4a).
     PageNotZeroed = "page-not-zeroed",
     /// The head of a new log is not flushed (NOVA 2).
     HeadNotFlushed = "head-not-flushed",
