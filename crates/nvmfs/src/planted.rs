@@ -150,6 +150,46 @@ bugs! {
     FailedWriteLeaks = "failed-write-leaks",
     /// Collapsing or inserting a range turns allocated, unwritten blocks into data.
     ShiftWritesUnwritten = "shift-writes-unwritten",
+    /// The short way of a write also takes the slot behind the last one of a log page.
+    PastLastSlot = "past-last-slot",
+    /// A dead inode's block of further heads stays noted for the slot's next inode.
+    HeadBlockStays = "head-block-stays",
+    /// Log pages that are made after a mount begin again at the first era.
+    ErasBeginAnew = "eras-begin-anew",
+    /// The whole records of a torn transaction do not count, but are not zeroed either (D4b).
+    TornPartStays = "torn-part-stays",
+    /// Logging anew drops a page, and cleaning goes on behind that page.
+    CleaningPositionStays = "cleaning-position-stays",
+    /// A punch that is logged anew reaches to its old end, over pages that were written since.
+    MovedPunchTooWide = "moved-punch-too-wide",
+    /// `nova`: recovery leaves records behind the tail, which count when their page is full.
+    BeyondTailStays = "beyond-tail-stays",
+    /// Settling a dead process's append publishes its pages, but not the new size.
+    SettledSizeStays = "settled-size-stays",
+    /// A directory does not know that a rename left a record of its names in another log.
+    ForeignRecordNotNoted = "foreign-record-not-noted",
+    /// An exchange leaves the second directory's parent as it was.
+    ExchangeKeepsParent = "exchange-keeps-parent",
+    /// A directory that a rename replaces still counts as a link of its parent.
+    ReplacedDirectoryCounted = "replaced-directory-counted",
+    /// A record is turned into a removal before its bucket is marked as changing.
+    RemovalBeforeMark = "removal-before-mark",
+    /// A write that ends at a page's end does not say the new size, except on the short way.
+    PageEndSaysNoSize = "page-end-says-no-size",
+    /// An allocation in pieces that keeps the size says one in every piece but the last.
+    KeptSizeGrows = "kept-size-grows",
+    /// The record of zeroed pages goes on over a page between them, if their blocks are adjacent.
+    ZeroedRunOverGap = "zeroed-run-over-gap",
+    /// The last block of a long extent list is not linked.
+    LongListCut = "long-list-cut",
+    /// A lane that turns to another chunk forgets the free inode slots of the one before.
+    HeldSlotsForgotten = "held-slots-forgotten",
+    /// An inode chunk's block is free before its pointer is gone durably.
+    ChunkFreedEarly = "chunk-freed-early",
+    /// Cleaning drops the record that an inode has no extended attributes any more.
+    EmptySetDropped = "empty-set-dropped",
+    /// Cleaning that logs attributes anew changes ctime.
+    CleaningMovesTime = "cleaning-moves-time",
 }
 
 #[cfg(feature = "planted")]

@@ -20,7 +20,7 @@ use crate::format::inode::CHUNK_INODES;
 use crate::format::layout::{INODE_DIRECTORY, chunk_of};
 use crate::format::pointer::{self, PointerLocation};
 use crate::ids::{BlockNo, Extent, InodeId};
-use crate::planted::{Bug, Met, flushed_unless, met, planted};
+use crate::planted::{Bug, Met, fence_unless, flushed_unless, met, planted};
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::VolatileInode;
 use crate::state::lane::LaneLocal;
@@ -64,7 +64,9 @@ fn hold(core: &Core, own: &mut LaneLocal, chunk: u64, more: u64) {
         // Cleared in this lane before it is set for others: the holder may die in between.
         let old = std::mem::take(held);
         compiler_fence(SeqCst);
-        give_back(core, old);
+        if !planted(Bug::HeldSlotsForgotten) {
+            give_back(core, old);
+        }
         let shared = core.free_slots(chunk);
         // ORDERING: Relaxed, a hint: a word without slots is not written, because other lanes' searches read
         // it. Acquire on the swap pairs with the Release in `give_back`.
@@ -261,13 +263,17 @@ pub fn give_chunks_back(core: &Core, own: &mut LaneLocal) -> bool {
         core.region.store_u64(core.layout.chunk_pointer(*n), 0);
     }
     // PERSIST: C1.
-    core.region.fence();
+    fence_unless(Bug::ChunkFreedEarly, &core.region);
     for n in &chunks {
         // ORDERING: AcqRel: sees the maker's stores, and comes before the next maker's.
         let block = core.chunks()[*n as usize].block.swap(0, AcqRel);
         met(Met::ChunkGone);
         core.root().chunk_gaps.fetch_add(1, Relaxed); // ORDERING: Relaxed, a count.
         core.free_map().give(Extent { block: BlockNo(block), count: 1 });
+    }
+    if planted(Bug::ChunkFreedEarly) {
+        // PERSIST: too late: part of a planted bug.
+        core.region.fence();
     }
     !chunks.is_empty()
 }

@@ -75,7 +75,8 @@ impl Span {
     /// Number of valid bytes in its last page when the file has `size` bytes, 1 to 4096.
     pub fn end_in_last_page(self, size: u64) -> u32 {
         let start_of_last = (self.page_end().0 - 1) * BLOCK;
-        (size.max(self.end) - start_of_last).min(BLOCK) as u32
+        let end = (size.max(self.end) - start_of_last).min(BLOCK) as u32;
+        if planted(Bug::PageEndSaysNoSize) { end % BLOCK as u32 } else { end }
     }
 }
 
@@ -184,7 +185,8 @@ pub fn write_list(
     }
     for (i, chunk) in pieces.chunks(EXTENTS_A_BLOCK).enumerate() {
         let at = block_at(&places, i as u64);
-        let next = (i as u64 + 1 < count).then(|| block_at(&places, i as u64 + 1));
+        let further = i as u64 + 1 + u64::from(planted(Bug::LongListCut)) < count;
+        let next = further.then(|| block_at(&places, i as u64 + 1));
         let words = encode(core.seed, owner, at, chunk, next);
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         if planted(Bug::ListNotFlushed) {

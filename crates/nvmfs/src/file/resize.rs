@@ -256,6 +256,7 @@ pub fn log_attributes_again(
         core.region.fence();
     }
     let [_, ctime, ..] = inode.volatile.times();
+    let ctime = if planted(Bug::CleaningMovesTime) { crate::clock::exact() } else { ctime };
     let same = attributes_of(guard, inode, &NewAttributes::default(), ctime);
     let mut records = vec![Record::Attributes(same)];
     if !planted(Bug::AttributesForgotten) {

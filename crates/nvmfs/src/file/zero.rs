@@ -13,6 +13,7 @@ use crate::file::range::Clean;
 use crate::file::resize::{self, NewAttributes};
 use crate::format::record::{Blocks, Record, WRITE_PAGES_MAX};
 use crate::ids::{BlockNo, PageNo, Version};
+use crate::planted::{Bug, planted};
 use crate::state::cell::Map;
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
@@ -116,7 +117,9 @@ fn runs(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo) -> Vec<(Pa
             let Some(block) = block else { continue };
             match runs.last_mut() {
                 Some((from, start, pages))
-                    if from.0 + *pages == page && start.plus(*pages) == block && *pages < WRITE_PAGES_MAX =>
+                    if (from.0 + *pages == page || planted(Bug::ZeroedRunOverGap))
+                        && start.plus(*pages) == block
+                        && *pages < WRITE_PAGES_MAX =>
                 {
                     *pages += 1;
                 }

@@ -32,7 +32,7 @@ use crate::format::layout::{chunk_of, inode_pos};
 use crate::format::page::SLOTS;
 use crate::format::pointer::{self, PointerLocation};
 use crate::ids::{BlockNo, Extent};
-use crate::planted::{Met, met};
+use crate::planted::{Bug, Met, met, planted};
 use crate::state::chain::{BUSY, Chains, Counts};
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::InodeRef;
@@ -158,7 +158,9 @@ pub fn adopt(
     let chains = chains_of(core, own, inode)?;
     let number = chain.number();
     chains.counts.pages.fetch_add(pages, Relaxed); // ORDERING: Relaxed, an estimate.
-    chains.counts.era.fetch_max(era, SeqCst);
+    if !planted(Bug::ErasBeginAnew) {
+        chains.counts.era.fetch_max(era, SeqCst);
+    }
     // ORDERING: Release, pairs with the Acquire in `head_pos`.
     chains.head_block.store(head_block.map_or(0, |b| b.0), Release);
     // SAFETY: `own` is this thread's.
@@ -353,6 +355,9 @@ pub fn retire_chains(core: &Core, inode: InodeRef<'_>) {
     if !chains.is_null() {
         let chains = core.arena.get(chains);
         for word in [&chains.head_block, &chains.counts.era, &chains.counts.pages] {
+            if planted(Bug::HeadBlockStays) && std::ptr::eq(word, &chains.head_block) {
+                continue;
+            }
             word.store(0, Relaxed); // ORDERING: Relaxed, as above.
         }
     }

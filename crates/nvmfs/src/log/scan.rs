@@ -190,7 +190,9 @@ fn drop_partial(slots: &Slots<'_>, torn_from: u32, scan: &mut PageScan) {
     }
     let FoundRecord::Whole { txn, .. } = slots.found(*last) else { return };
     if txn.first + txn.slots > torn_from {
-        scan.dropped.extend(txn.first..torn_from);
+        if !planted(Bug::TornPartStays) {
+            scan.dropped.extend(txn.first..torn_from);
+        }
         scan.records.retain(|(slot, _)| *slot < txn.first);
     }
 }

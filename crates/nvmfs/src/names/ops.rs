@@ -20,7 +20,7 @@ use crate::log::{chain, commit};
 use crate::names::locks::{Locks, NamePlace};
 use crate::names::table::{self, Crowded, Key, Meaning, Named};
 use crate::names::{in_place_removal, life};
-use crate::planted::{Breach, breaks};
+use crate::planted::{Breach, Bug, breaks, planted};
 use crate::state::core::Core;
 use crate::state::inode::{InodeRef, List};
 use crate::state::latch::Latched;
@@ -441,6 +441,10 @@ fn remove_locked<'c>(
             };
             if records.is_empty() {
                 return Err(Error::NoSpace);
+            }
+            if planted(Bug::RemovalBeforeMark) {
+                // The second time it does nothing.
+                records.remove();
             }
             bucket.begin_removal_in_place(gone.version);
             records.remove();

@@ -197,7 +197,9 @@ fn rename_locked<'c>(
     if let Some(victim) = locks.victim.take()
         && let Some(dir) = replaced
     {
-        to.dir.volatile.nlink.fetch_sub(1, SeqCst);
+        if !planted(Bug::ReplacedDirectoryCounted) {
+            to.dir.volatile.nlink.fetch_sub(1, SeqCst);
+        }
         dir.volatile.nlink.store(1, SeqCst);
         victim.kill();
     }
@@ -346,7 +348,7 @@ fn commit_plan(
         prepare(core, guard, plan.from.0.dir, from.slots_max(), Purpose::Replace)?;
     }
     let entry_to = table::alloc_entry(core, guard.own, plan.to.1.name)?;
-    if plan.across() {
+    if plan.across() && !planted(Bug::ForeignRecordNotNoted) {
         plan.from.0.dir.volatile.note_foreign_record(plan.from.0.dir.volatile.change_count());
     }
     let both = [to, from.clone()];
@@ -400,6 +402,12 @@ fn show(
     moved_to(core, &plan.moved, from, to, moment);
     if let Some(target) = &plan.exchanged {
         moved_to(core, target, to, from, moment);
+        if planted(Bug::ExchangeKeepsParent)
+            && target.kind == FileKind::Directory
+            && let Some(child) = core.slot(target.child.ino)
+        {
+            child.volatile.parent.store(to.ino.0, SeqCst);
+        }
     }
     Ok(crowded)
 }

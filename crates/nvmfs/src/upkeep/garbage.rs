@@ -162,6 +162,7 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
             !inode.volatile.is_covered_later(page, version)
                 && (needed() || shift::current(core, inode, record).is_none_or(|writes| !writes.is_empty()))
         }
+        Record::Xattrs { blob: None, .. } if planted(Bug::EmptySetDropped) => false,
         Record::Xattrs { change_count, .. } => {
             xattr::change_count(core, inode).is_none_or(|last| change_count >= last)
         }

@@ -119,7 +119,9 @@ fn move_page(
     met(if file { Met::FileMoved } else { Met::DirectoryMoved });
     let mut garbage = found.lists;
     garbage.push(Extent { block: page, count: 1 });
-    from.clean_after.store(0, std::sync::atomic::Ordering::Relaxed); // ORDERING: Relaxed, I1 of `chain`.
+    if !planted(Bug::CleaningPositionStays) {
+        from.clean_after.store(0, std::sync::atomic::Ordering::Relaxed); // ORDERING: Relaxed, I1 of `chain`.
+    }
     free_unlinked(core, guard, from, garbage);
     Ok(true)
 }
@@ -304,7 +306,7 @@ fn move_punch(
     record: &Record,
     (first, stop): (PageNo, PageNo),
 ) -> Result<()> {
-    let Record::Punch { version, .. } = *record else { return Ok(()) };
+    let Record::Punch { page, pages, version, .. } = *record else { return Ok(()) };
     if commit::prepare(core, guard, inode, 1, Purpose::Regain)? {
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
@@ -318,7 +320,8 @@ fn move_punch(
     let change_count = inode.volatile.change_count();
     let [mtime, ..] = inode.volatile.times();
     let version = version.max(inode.volatile.floor()).next();
-    let again = Record::Punch { page: first, pages: stop.0 - first.0, version, mtime, change_count };
+    let end = if planted(Bug::MovedPunchTooWide) { page.0 + pages } else { stop.0 };
+    let again = Record::Punch { page: first, pages: end - first.0, version, mtime, change_count };
     let durable = commit::commit(core, guard, inode, &[again])?;
     // I2 of `resize`.
     inode.volatile.raise_floor(version);

@@ -37,7 +37,8 @@ pub fn next_slot<'c>(
     let (page, slot) = chain.tail();
     // ORDERING: Relaxed throughout, I1.
     let (seed, spare) = (chain.seed.load(Relaxed), chain.spare.load(Relaxed));
-    (page.0 != 0 && slot <= SLOTS && spare == 0).then_some(NextSlot { chain, page, slot, seed })
+    let last = SLOTS + u32::from(planted(Bug::PastLastSlot));
+    (page.0 != 0 && slot <= last && spare == 0).then_some(NextSlot { chain, page, slot, seed })
 }
 
 /// The slot that [`next_slot`] reserved.

@@ -144,7 +144,8 @@ fn read_one(
 /// Schedules slots that do not count for zeroing, so that they can never count again (docs/protocol.md D4b).
 fn drop_slots(core: &Core, page: BlockNo, end: u32, scan: &PageScan, later: &DeferredZeros) {
     let used = |slot: &u32| core.region.line(slot_pos(page, *slot)).iter().any(|w| *w != 0);
-    for slot in scan.dropped.iter().copied().chain((end..=SLOTS).filter(used)) {
+    let behind = (end..=SLOTS).filter(|_| !planted(Bug::BeyondTailStays));
+    for slot in scan.dropped.iter().copied().chain(behind.filter(used)) {
         later.zero(slot_pos(page, slot), LINE_BYTES as u64);
     }
 }

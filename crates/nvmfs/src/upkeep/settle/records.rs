@@ -9,6 +9,7 @@ use crate::file::{blocks, resize, shift};
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{Blocks, FoundRecord, Record, lane_of, parse};
 use crate::ids::{BlockNo, Extent, PageNo, Version, add_extent};
+use crate::planted::{Bug, planted};
 use crate::state::cell::Map;
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
@@ -54,7 +55,8 @@ pub fn apply(
     for record in records {
         match *record {
             Record::Write { page, pages, blocks, end_in_last_page, version, mtime, change_count } => {
-                if moves_eof && end_in_last_page != 0 && change_count == inode.volatile.change_count() {
+                let says_size = end_in_last_page != 0 && !planted(Bug::SettledSizeStays);
+                if moves_eof && says_size && change_count == inode.volatile.change_count() {
                     let end = PageNo(page.0 + pages - 1).offset() + u64::from(end_in_last_page);
                     inode.volatile.set_size(end.max(inode.volatile.size()));
                 }
