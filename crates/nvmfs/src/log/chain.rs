@@ -240,6 +240,15 @@ fn ways_of(ino: heddle_vfs::Ino) -> [usize; 2] {
 fn claim<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> Result<&'c Chain> {
     let chains = chains_of(core, guard.own, inode)?;
     for number in 0..HEADS_INLINE + HEADS_IN_BLOCK {
+        // Also if the slot's last inode had more chains: they stay with the slot, but their block of heads does not.
+        // ORDERING: Acquire, pairs with the Release in `make_head_block`.
+        if number == HEADS_INLINE
+            && chains.head_block.load(Acquire) == 0
+            && let Err(error) = make_head_block(core, guard, inode, chains)
+        {
+            // There is no block for more heads, so the lane takes over a chain that another lane keeps.
+            return take_over(core, guard.id, inode, |chain| chain.number() < HEADS_INLINE).ok_or(error);
+        }
         let place = slot_of(core, guard.own, chains, number)?;
         // ORDERING: Acquire, pairs with the CAS below.
         let at = place.load(Acquire);
@@ -249,12 +258,6 @@ fn claim<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> 
                 return Ok(chain);
             }
             continue;
-        }
-        if number == HEADS_INLINE
-            && let Err(error) = make_head_block(core, guard, inode, chains)
-        {
-            // There is no block for more heads, so the lane takes over a chain that another lane keeps.
-            return take_over(core, guard.id, inode, |_| true).ok_or(error);
         }
         // SAFETY: `own` is this thread's.
         let new =
@@ -362,3 +365,6 @@ pub fn retire_chains(core: &Core, inode: InodeRef<'_>) {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

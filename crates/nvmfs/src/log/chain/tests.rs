@@ -1,0 +1,81 @@
+use super::*;
+use crate::alloc::take_block;
+use crate::state::lease::{enter, leave};
+use crate::variant::Variant;
+use crate::volume::{MountOptions, format, mount};
+use heddle_pmem::Region;
+use heddle_vfs::short::Short;
+use heddle_vfs::{FileSystem, Ino};
+use std::sync::{Arc, Barrier};
+
+/// What other threads do with their chains, and how much space there is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scene {
+    /// They keep them.
+    Kept,
+    /// They keep them, and no block is free.
+    KeptDrained,
+    /// They are in calls that use them, and no block is free.
+    UsedDrained,
+}
+
+/// The number of the chain that this thread leases when so many others have theirs.
+fn leased_after(core: &Arc<Core>, ino: Ino, others: u32, scene: Scene) -> Result<u32> {
+    let all = Barrier::new(others as usize + 1);
+    let leased = |guard: &mut LaneGuard<'_>| -> Result<u32> {
+        Ok(super::lease(core, guard, core.inode(ino)?)?.number())
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..others {
+            scope.spawn(|| {
+                let mut guard = enter(core).unwrap();
+                let number = leased(&mut guard);
+                let _used = (scene == Scene::UsedDrained).then_some(guard);
+                all.wait();
+                // Its chain stays its own until it ends.
+                all.wait();
+                number.unwrap();
+            });
+        }
+        all.wait();
+        let mut guard = enter(core).unwrap();
+        while scene != Scene::Kept
+            && take_block(core.free_map(), &core.region, guard.own, Purpose::Regain).is_some()
+        {}
+        let number = leased(&mut guard);
+        all.wait();
+        number
+    })
+}
+
+/// The slot keeps the chains of an inode that is dead, and not its block of heads.
+#[test]
+fn a_chain_with_a_further_head_has_a_block_of_heads() {
+    for (scene, wanted) in [
+        (Scene::Kept, Ok(HEADS_INLINE)),
+        (Scene::KeptDrained, Ok(0)),
+        (Scene::UsedDrained, Err(Error::NoSpace)),
+    ] {
+        let region = Region::anonymous(8 << 20).unwrap();
+        format(&region, Variant::Heddle).unwrap();
+        let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+        let volume = mount(region, &options).unwrap();
+        let fs = volume.fs();
+        let first = fs.new_file(Ino::ROOT, "first");
+        let ino = first.ino;
+        assert_eq!(leased_after(&fs.core, ino, HEADS_INLINE + 2, Scene::Kept), Ok(HEADS_INLINE + 2));
+        fs.release(first);
+        fs.remove(Ino::ROOT, "first").unwrap();
+        let made = (0..1000).find(|n| {
+            let file = fs.new_file(Ino::ROOT, &format!("{n}"));
+            let is_its = file.ino == ino;
+            fs.release(file);
+            is_its
+        });
+        assert!(made.is_some(), "the slot is used again");
+        assert_eq!(leased_after(&fs.core, ino, HEADS_INLINE, scene), wanted);
+        let heads = head_block(&fs.core, fs.core.inode(ino).unwrap());
+        assert_eq!(heads.is_some(), scene == Scene::Kept);
+        leave(&fs.core);
+    }
+}

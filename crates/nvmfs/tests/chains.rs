@@ -1,0 +1,76 @@
+//! The chains of one file's log, one for each thread that writes it: what ends with the file, and what later mounts make of them.
+
+mod common;
+
+use common::{Disk, Short, each_variant, root};
+use heddle_nvmfs::NvmFs;
+use heddle_vfs::{FileSystem, Handle, Ino};
+use std::sync::Barrier;
+
+const MIB: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+/// More than an inode's slot has heads for: the others lie in a block of their own.
+const THREADS: u64 = 10;
+const OTHERS_BYTES: usize = 10 * MIB as usize;
+
+/// Each of many threads writes a page of its own, and keeps its chain until all have written.
+fn written_by_many(fs: &NvmFs, file: &Handle, value: u8) {
+    let all = Barrier::new(THREADS as usize);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let all = &all;
+            scope.spawn(move || {
+                fs.write(file, thread * PAGE, &[value; PAGE as usize]).unwrap();
+                all.wait();
+            });
+        }
+    });
+}
+
+/// A new file whose inode has this number; the others that it takes to get there stay.
+fn made_as(fs: &NvmFs, ino: Ino) -> Handle {
+    let made = (0..1000).find_map(|n| {
+        let file = fs.new_file(Ino::ROOT, &format!("{n}"));
+        if file.ino == ino {
+            return Some(file);
+        }
+        fs.release(file);
+        None
+    });
+    made.expect("the number comes again")
+}
+
+/// The first one's block of heads was gone, and its chains were not: what the second one wrote was lost.
+#[test]
+fn crash_the_superblock_got_the_heads_of_a_second_file() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let first = fs.new_file(Ino::ROOT, "first");
+        let ino = first.ino;
+        written_by_many(&fs, &first, 1);
+        fs.release(first);
+        fs.remove(Ino::ROOT, "first").unwrap();
+        let second = made_as(&fs, ino);
+        // It gets the first one's block of heads, among others.
+        let third = fs.new_file(Ino::ROOT, "third");
+        fs.write(&third, 0, &vec![3; OTHERS_BYTES]).unwrap();
+        written_by_many(&fs, &second, 2);
+        fs.link(&root(), ino, Ino::ROOT, common::name("second")).unwrap();
+        let good = |fs: &NvmFs, when: &str| {
+            for (text, value, len) in [("second", 2, (THREADS * PAGE) as usize), ("third", 3, OTHERS_BYTES)] {
+                let file = fs.open_file(Ino::ROOT, text);
+                assert!(fs.read_vec(&file, 0, len) == vec![value; len], "{variant:?}, {when}: {text}");
+                fs.release(file);
+            }
+        };
+        good(&fs, "at once");
+        fs.release(second);
+        fs.release(third);
+        drop(fs);
+        volume.abandon();
+        common::sound(disk.region()).unwrap();
+        good(&disk.mount().fs(), "after a remount");
+    });
+}
