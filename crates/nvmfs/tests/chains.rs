@@ -4,7 +4,7 @@ mod common;
 
 use common::{Disk, Short, each_variant, root};
 use heddle_nvmfs::NvmFs;
-use heddle_vfs::{FileSystem, Handle, Ino};
+use heddle_vfs::{FileSystem, Handle, Ino, RangeOp};
 use std::sync::Barrier;
 
 const MIB: u64 = 1 << 20;
@@ -72,5 +72,46 @@ fn crash_the_superblock_got_the_heads_of_a_second_file() {
         volume.abandon();
         common::sound(disk.region()).unwrap();
         good(&disk.mount().fs(), "after a remount");
+    });
+}
+
+/// The punch lies in a younger chain than the write that it covers, in a log that is older than the mount.
+#[test]
+fn a_hole_stays_one_when_a_later_mount_cleans_its_log() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let file = fs.new_file(Ino::ROOT, "f");
+        let overwrite = |fs: &NvmFs, file: &Handle, page: u64| {
+            for round in 0..2000u32 {
+                fs.write(file, page * PAGE, &[round as u8 | 1; PAGE as usize]).unwrap();
+            }
+        };
+        overwrite(&fs, &file, 0);
+        fs.write(&file, 7 * PAGE, &[1; PAGE as usize]).unwrap();
+        fs.release(file);
+        drop(fs);
+        volume.abandon();
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let file = fs.open_file(Ino::ROOT, "f");
+        // This thread takes the old chain, the other one a new one.
+        fs.write(&file, PAGE, &[1; PAGE as usize]).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                fs.fallocate(&file, RangeOp::Punch, 7 * PAGE, PAGE).unwrap();
+                overwrite(&fs, &file, 5);
+            });
+        });
+        fs.release(file);
+        drop(fs);
+        volume.abandon();
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let file = fs.open_file(Ino::ROOT, "f");
+        let firsts = [0, 1, 5, 7].map(|page| fs.read_vec(&file, page * PAGE, 1)[0]);
+        assert_eq!(firsts, [207, 1, 207, 0], "{variant:?}");
+        fs.release(file);
     });
 }
