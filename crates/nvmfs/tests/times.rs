@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{Disk, Short, each_variant, name, root};
+use common::{Disk, Short, each_variant, fresh, name, root};
 use heddle_nvmfs::NvmFs;
 use heddle_vfs::{FileSystem, Handle, Ino, RangeOp, SetAttr, SetTime, SetXattr, Time, XattrName};
+use std::time::Duration;
 
 const PAGE: u64 = 4096;
 /// Files of each call: the clock may stand still between two of its readings.
@@ -153,5 +154,38 @@ fn times_are_the_same_after_the_next_mount() {
             }
         }
         assert!(wrong.is_empty(), "{variant:?}: {wrong:#?}");
+    });
+}
+
+/// Both stand for a change of content; cleaning, which may follow it, is none.
+#[test]
+fn a_change_that_has_logs_cleaned_gives_mtime_and_ctime_one_value() {
+    each_variant(|variant| {
+        let volume = fresh(variant, 8 << 20);
+        let fs = volume.fs();
+        let one_value = |ino: Ino, what: &str, round: u64| {
+            let attr = fs.getattr(ino).unwrap();
+            assert_eq!(attr.ctime, attr.mtime, "{variant:?}, {what}, round {round}");
+        };
+        let [a, b] = ["a", "b"].map(|text| fs.new_dir(Ino::ROOT, text));
+        let file = fs.new_file(a, "f");
+        let at = Place { fs: &fs, dir: a, file: &file };
+        at.set(SetAttr { perm: Some(0o600), ..NO_CHANGE });
+        // Its old directory has attributes logged again.
+        fs.replace((a, "f"), (b, "f")).unwrap();
+        // A tick of the clock: afterwards no time is later than a change.
+        std::thread::sleep(Duration::from_millis(20));
+        for round in 0..2000 {
+            // A living record now and then: the log is long, so that the attributes are logged again.
+            let page = if round % 70 == 0 { 1 + round / 70 } else { 0 };
+            fs.write(&file, page * PAGE, &[1; PAGE as usize]).unwrap();
+            one_value(file.ino, "file", round);
+        }
+        for round in 0..200 {
+            fs.new_dir(a, "d");
+            one_value(a, "directory", round);
+            fs.rmdir(&root(), a, name("d")).unwrap();
+        }
+        fs.release(file);
     });
 }
