@@ -503,7 +503,7 @@ fn works_for_ever(variant: Variant, work: Work, start: Start) -> Result<(), Stri
 #[test]
 fn a_write_into_fragmented_space_is_whole_and_gives_its_blocks_back() {
     each_variant(|variant| {
-        let disk = Disk::new(variant, 8 * MIB);
+        let disk = Disk::new(variant, 16 * MIB);
         let volume = disk.mount();
         let fs = volume.fs();
         let before = free(&fs);
@@ -514,13 +514,13 @@ fn a_write_into_fragmented_space_is_whole_and_gives_its_blocks_back() {
         }
         let handle = fs.new_file(Ino::ROOT, "f");
         for round in 0..20u8 {
-            // 300 pages in about as many pieces: an extent list.
-            let bytes: Vec<u8> = (0..300 * PAGE + 11).map(|i| (i / 1000) as u8 ^ round).collect();
+            // 700 pages in about as many pieces: an extent list of two blocks.
+            let bytes: Vec<u8> = (0..700 * PAGE + 11).map(|i| (i / 1000) as u8 ^ round).collect();
             fs.write(&handle, 5, &bytes).unwrap();
             assert!(fs.read_vec(&handle, 5, bytes.len()) == bytes, "{variant:?}: round {round}");
         }
         // Of as many pieces: several records a transaction, and more pieces than fit one.
-        let beyond = (400 * PAGE, 100 * PAGE);
+        let beyond = (800 * PAGE, 100 * PAGE);
         for _ in 0..20 {
             fs.fallocate(&handle, RangeOp::Allocate { keep_size: true }, beyond.0, beyond.1).unwrap();
             fs.fallocate(&handle, RangeOp::Punch, beyond.0, beyond.1).unwrap();
