@@ -10,7 +10,7 @@ use heddle_vfs::testkit::crowd::{
     attributes_are_read_whole, beside, nameless_files_end_or_are_named_once,
     naming_against_the_last_close_leaves_files_whole, shifts_are_read_whole, unnamed,
 };
-use heddle_vfs::{Error, FileSystem, Ino, RangeOp, SetXattr, XattrName};
+use heddle_vfs::{Error, FileSystem, Ino, RangeOp, SetAttr, SetXattr, XattrName};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
@@ -123,6 +123,44 @@ fn attributes_that_are_removed_give_their_blocks_back() {
         let missing = before.saturating_sub(free());
         assert!(missing < 30, "{variant:?}: {missing} blocks are missing");
         fs.release(file);
+    });
+}
+
+/// The record that an inode has none any more lies in another log page than an older set, and that page lives.
+#[test]
+fn removed_attributes_stay_gone_when_logs_are_cleaned() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 << 20);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let (file, dir) = (fs.new_file(Ino::ROOT, "f"), fs.new_dir(Ino::ROOT, "d"));
+        // Living records, which keep the first page of either log.
+        fs.write(&file, PAGE as u64, &[1; PAGE]).unwrap();
+        fs.new_dir(dir, "kept");
+        let pages = |pages: u32| {
+            for _ in 0..pages * 63 {
+                fs.write(&file, 0, &[2; PAGE]).unwrap();
+                fs.new_dir(dir, "n");
+                fs.rmdir(&root(), dir, name("n")).unwrap();
+            }
+        };
+        let both = |change: &dyn Fn(Ino)| [file.ino, dir].into_iter().for_each(change);
+        both(&|ino| fs.setxattr(&root(), ino, attribute("user.a"), &[7; 9000], SetXattr::Any).unwrap());
+        pages(1);
+        both(&|ino| fs.removexattr(&root(), ino, attribute("user.a")).unwrap());
+        pages(1);
+        // Later attributes: nothing else in the page of the removal lives.
+        let set = SetAttr { perm: Some(0o700), ..SetAttr::default() };
+        both(&|ino| {
+            fs.setattr(&root(), ino, None, &set).unwrap();
+        });
+        pages(4);
+        fs.release(file);
+        let tree = Tree::of(&fs).unwrap();
+        drop(fs);
+        volume.abandon();
+        common::sound(disk.region()).unwrap();
+        assert_eq!(Tree::of(&disk.mount().fs()).unwrap().difference(&tree), None, "{variant:?}");
     });
 }
 
