@@ -22,11 +22,16 @@ fn second_chain(fs: &NvmFs, file: &Handle) -> Alive {
     alive
 }
 
-/// A file whose first pages are written; a punch is alone in its second chain, and the first has older records.
-fn punched(written: u64, pages: u64, and_then: impl FnOnce(&NvmFs, &Handle)) {
+/// A file whose first pages are written; a punch is alone in its second chain, and the first has older records. Returns the first byte of
+/// each page as the next mount finds it.
+fn punched(written: u64, pages: u64, and_then: impl FnOnce(&NvmFs, &Handle)) -> Vec<u8> {
     let region = Region::anonymous(8 << 20).unwrap();
     format(&region, Variant::Heddle).unwrap();
-    let volume = mount(region, &MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() }).unwrap();
+    let mount_it = || {
+        let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+        mount(region.map_again().unwrap(), &options).unwrap()
+    };
+    let volume = mount_it();
     let fs = volume.fs();
     let name = Name::new(b"f").unwrap();
     let (_, file) = fs.create(&Cred::root(), Ino::ROOT, name, 0o644, OpenFlags::READ_WRITE).unwrap();
@@ -35,6 +40,16 @@ fn punched(written: u64, pages: u64, and_then: impl FnOnce(&NvmFs, &Handle)) {
     std::thread::scope(|scope| scope.spawn(punch).join().unwrap());
     and_then(&fs, &file);
     fs.release(file);
+    drop(fs);
+    volume.abandon();
+    let volume = mount_it();
+    let fs = volume.fs();
+    let ino = fs.lookup(&Cred::root(), Ino::ROOT, name).unwrap().ino;
+    let file = fs.open(&Cred::root(), ino, OpenFlags::READ).unwrap();
+    let mut bytes = vec![0; (written * PAGE) as usize];
+    assert_eq!(fs.read(&file, 0, &mut bytes), Ok(bytes.len()));
+    fs.release(file);
+    bytes.into_iter().step_by(PAGE as usize).collect()
 }
 
 /// It was: a write that made the range too large to look at, while its page was moved, had the page freed.
@@ -72,4 +87,28 @@ fn pages_that_come_later_are_not_decided_by_a_punch() {
         write(fs, file, 0..4);
         assert!(second_chain(fs, file).only_verbatim());
     });
+}
+
+/// Its copy reached to its old end, at a version of its own: what was written since read as zeros.
+#[test]
+fn a_moved_punch_covers_only_the_pages_that_it_decides() {
+    let firsts = punched(10, 8, |fs, file| {
+        write(fs, file, 2..4);
+        write(fs, file, 7..8);
+        // Versions behind those of the writes: a later punch raises the floor.
+        for _ in 0..3 {
+            fs.fallocate(file, RangeOp::Punch, 9 * PAGE, PAGE).unwrap();
+        }
+        let core = &fs.core;
+        let inode = core.inode(file.ino).unwrap();
+        let mut guard = lease::enter(core).unwrap();
+        let own = commit::chain_of(core, &mut guard, inode).unwrap();
+        let second = chain::existing(core, inode).nth(1).unwrap();
+        assert!(second.claim_quiet(guard.id));
+        assert_eq!(move_page(core, &mut guard, inode, second, own, Eof::NotHeld), Ok(true));
+        second.unclaim();
+        drop(guard);
+        lease::leave(core);
+    });
+    assert_eq!(firsts, [0, 0, 1, 1, 0, 0, 0, 1, 1, 0]);
 }
