@@ -354,3 +354,6 @@ pub fn in_use(core: &Core) -> u64 {
     };
     (0..chunk_count(core)).map(used).sum()
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
