@@ -24,6 +24,7 @@ use crate::planted::{Met, met};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::latch::Latched;
+use crate::steps::{Step, step};
 use heddle_vfs::Result;
 
 /// The position of a record of the name.
@@ -112,6 +113,7 @@ impl NameRecords<'_> {
             region.store_u64(at, removal_word(seed, slot, &region.line(at)));
             // PERSIST: C1, C2.
             region.fence();
+            step(Step::Durable);
         }
         met(Met::RemovedInPlace);
     }

@@ -3,6 +3,8 @@
 use super::super::sweep;
 use super::handles::child;
 use super::*;
+use crate::alloc::{Purpose, take_block};
+use crate::log::chain;
 use crate::names::in_place_removal;
 use crate::names::locks::{Locks, NamePlace};
 use heddle_vfs::short::Short;
@@ -60,4 +62,37 @@ fn a_directory_the_dead_removed_in_the_log_ends() {
     fs.new_dir(Ino::ROOT, "d");
     fs.release(bench.file);
     lease::leave(&fs.core);
+}
+
+/// The record was a removal before the bucket said that it changes: the name stayed until the next mount.
+#[test]
+fn a_name_that_the_dead_removed_in_the_log_is_gone_for_all() {
+    let (root, f) = (Cred::root(), Name::new(b"f").unwrap());
+    for nth in 1.. {
+        let Bench { region, volume, file } = bench();
+        let fs = volume.fs();
+        let log = chain::existing(&fs.core, fs.core.inode(Ino::ROOT).unwrap()).next().unwrap();
+        // A call makes room for two slots, because a name may take as many.
+        for n in (0..).take_while(|_| log.has_room(2)) {
+            fs.link(&root, file.ino, Ino::ROOT, Name::new(format!("{n}").as_bytes()).unwrap()).unwrap();
+        }
+        let guard = lease::enter(&fs.core).unwrap();
+        while take_block(fs.core.free_map(), &fs.core.region, guard.own, Purpose::Regain).is_some() {}
+        drop(guard);
+        let died = dies(nth, || fs.unlink(&root, Ino::ROOT, f).unwrap());
+        sweep(&fs.core);
+        let found = fs.lookup(&root, Ino::ROOT, f).map(|attr| attr.ino);
+        fs.release(file);
+        lease::leave(&fs.core);
+        drop(fs);
+        volume.abandon();
+        let volume = mount_again(&region);
+        assert_eq!(volume.fs().lookup(&root, Ino::ROOT, f).map(|attr| attr.ino), found, "step {nth}");
+        lease::leave(&volume.fs().core);
+        volume.unmount();
+        if !died {
+            assert!(nth > 1 && found == Err(Error::NotFound), "{nth} steps, {found:?}");
+            break;
+        }
+    }
 }
