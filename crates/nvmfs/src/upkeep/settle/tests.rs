@@ -8,6 +8,7 @@ mod frozen;
 mod handles;
 mod in_place;
 mod lanes;
+mod mounts;
 mod orphans;
 mod still;
 mod times;
