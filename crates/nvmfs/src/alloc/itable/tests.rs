@@ -7,7 +7,7 @@ use heddle_vfs::FileSystem;
 use heddle_vfs::short::Short;
 use std::sync::{Arc, Mutex};
 
-/// Free too early, another lane's data may be durable in it while the pointer is.
+/// If it is free earlier, a power cut can leave both its pointer and another lane's data in it.
 #[test]
 fn a_chunks_block_is_free_only_when_its_pointer_is_durably_gone() {
     for variant in Variant::ALL {
