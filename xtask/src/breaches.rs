@@ -1,5 +1,6 @@
 //! The test of the tests: promises of SEMANTICS.md are broken on purpose (the engines' feature `planted`), one at a time, and the test that
-//! the promise's row names must fail, and say what is wrong; without that it passes.
+//! the promise's row names must fail, and say what is wrong; without that it passes. The same for bugs of the engine that its own tests see,
+//! and the crash rig does not.
 //!
 //! All test binaries are built at one go, and run as cargo would run them. A test that skips itself here says nothing of its row.
 
@@ -15,12 +16,12 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::test_binaries::{self, Suite};
 use crate::{process, sandbox};
-use list::BREACHES;
+use list::{BREACHES, BUGS};
 
 /// A promise that is broken.
 pub struct Breach {
     family: Family,
-    /// How its row begins.
+    /// How its row begins; empty: of a bug.
     row: &'static str,
     /// What `HEDDLE_BREACH` calls it, without `heddle-`: the crate that breaks it, and the name in its `planted.rs`.
     name: &'static str,
@@ -57,7 +58,7 @@ pub const SHORT: [(&str, &str); 3] =
 
 /// `cargo xtask breaches [NAME…]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
-    if let Some(arg) = args.iter().find(|arg| !BREACHES.iter().any(|breach| breach.is_called(arg))) {
+    if let Some(arg) = args.iter().find(|arg| !all().any(|breach| breach.is_called(arg))) {
         bail!("{arg}: no such breach; they are listed in xtask/src/breaches/list.rs");
     }
     let began = Instant::now();
@@ -65,8 +66,7 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     println!("built in {:.0} s", began.elapsed().as_secs_f64());
     let log = process::target_dir(root).join("tmp/breach.log");
     let (mut unbroken, mut seen, mut missed) = (BTreeMap::new(), Vec::new(), Vec::new());
-    for breach in BREACHES.iter().filter(|breach| args.is_empty() || args.iter().any(|a| breach.is_called(a)))
-    {
+    for breach in all().filter(|breach| args.is_empty() || args.iter().any(|a| breach.is_called(a))) {
         let suite = suites.iter().find(|suite| suite.name == breach.suite);
         let suite = suite.with_context(|| format!("cargo built no {}", breach.suite))?;
         let start = Instant::now();
@@ -96,7 +96,8 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
         }
     }
     for (family, of) in [(Family::Nvm, "NVM images"), (Family::F2fs, "F2FS images")] {
-        let rows: BTreeSet<&str> = seen.iter().filter(|b| b.family.has(family)).map(|b| b.row).collect();
+        let of_rows = seen.iter().filter(|b| b.family.has(family) && !b.row.is_empty());
+        let rows: BTreeSet<&str> = of_rows.map(|b| b.row).collect();
         let promised: Vec<Promise> =
             promises(root)?.into_iter().filter(|promise| promise.is_tested(family)).collect();
         println!(
@@ -109,8 +110,14 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
             unseen.for_each(|promise| println!("  not seen: {}", promise.text));
         }
     }
+    let bugs = seen.iter().filter(|breach| breach.row.is_empty()).count();
+    println!("of {} bugs that the crash rig does not look for, tests see {bugs}", BUGS.len());
     println!("{:.0} s in all; not seen: {missed:?}", began.elapsed().as_secs_f64());
     Ok(missed.is_empty())
+}
+
+fn all() -> impl Iterator<Item = &'static Breach> {
+    BREACHES.iter().chain(BUGS)
 }
 
 impl Breach {
@@ -142,7 +149,7 @@ enum Ended {
 /// The test binaries: those of unit tests, and the others, which share one build of the engines.
 fn built(root: &Path) -> Result<Vec<Suite>> {
     let (units, files): (BTreeSet<&str>, BTreeSet<&str>) =
-        BREACHES.iter().map(|breach| breach.suite).partition(|suite| suite.ends_with("/lib"));
+        all().map(|breach| breach.suite).partition(|suite| suite.ends_with("/lib"));
     let of = |suites: &BTreeSet<&str>, more: &[&str]| -> Vec<String> {
         let crates = suites.iter().filter_map(|suite| suite.split('/').next());
         let crates: BTreeSet<&str> = crates.chain(more.iter().copied()).collect();
@@ -271,6 +278,26 @@ mod tests {
                 "{name}"
             );
         }
+    }
+
+    #[test]
+    fn each_bug_of_the_engine_is_seen_by_rig_or_test() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
+        let (engine, rig) = (read("crates/nvmfs/src/planted.rs"), read("crates/crash/src/planted.rs"));
+        let of_tests = rig.split_once("const OF_TESTS").unwrap().1.split_once("];").unwrap().0;
+        let mut bugs = BTreeSet::new();
+        for line in engine.lines() {
+            let Some((bug, name)) = line.trim().strip_suffix("\",").and_then(|l| l.split_once(" = \""))
+            else {
+                continue;
+            };
+            let listed = BUGS.iter().any(|breach| breach.name == format!("nvmfs:{name}"));
+            assert_eq!(listed, of_tests.contains(&format!("Bug::{bug},")), "{name}");
+            assert!(rig.contains(&format!("Bug::{bug}")), "{name}");
+            bugs.insert(name);
+        }
+        assert!(BUGS.iter().all(|breach| bugs.contains(breach.name.strip_prefix("nvmfs:").unwrap())));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Tests of the rig: each bug of `heddle_nvmfs::planted` is planted, and must be caught.
+//! Tests of the rig: each bug of `heddle_nvmfs::planted` is planted, and must be caught; but for those that tests of the engine see.
 //!
 //! A planted bug affects the whole process, so bugs are tried one at a time.
 
@@ -124,6 +124,30 @@ const OF_POWER_CUTS: &[Bug] = &[
 /// findings.
 const OF_POWER_CUTS_FAST: usize = 3;
 
+/// Bugs that the engine's own tests see: `cargo xtask breaches` plants them.
+const OF_TESTS: &[Bug] = &[
+    Bug::PastLastSlot,
+    Bug::HeadBlockStays,
+    Bug::ErasBeginAnew,
+    Bug::TornPartStays,
+    Bug::CleaningPositionStays,
+    Bug::MovedPunchTooWide,
+    Bug::BeyondTailStays,
+    Bug::SettledSizeStays,
+    Bug::ForeignRecordNotNoted,
+    Bug::ExchangeKeepsParent,
+    Bug::ReplacedDirectoryCounted,
+    Bug::RemovalBeforeMark,
+    Bug::PageEndSaysNoSize,
+    Bug::KeptSizeGrows,
+    Bug::ZeroedRunOverGap,
+    Bug::LongListCut,
+    Bug::HeldSlotsForgotten,
+    Bug::ChunkFreedEarly,
+    Bug::EmptySetDropped,
+    Bug::CleaningMovesTime,
+];
+
 /// Tries the soonest workload, under a model of power cuts or of deaths.
 fn soonest(bug: Bug, model: Model, seed: u64) -> Option<Caught> {
     if let Some((_, stall)) = STALLED.iter().find(|(known, _)| *known == bug) {
@@ -186,7 +210,7 @@ pub fn table(seed: u64, fast: bool) -> ExitCode {
     println!(
         "| bug | caught by | at | images until then | where processes die | seconds |\n|---|---|---|---|---|---|"
     );
-    for bug in Bug::ALL {
+    for bug in Bug::ALL.iter().filter(|bug| !OF_TESTS.contains(bug)) {
         let start = Instant::now();
         tried += 1;
         let found =

@@ -210,6 +210,34 @@ pub const BREACHES: &[Breach] = &[
         "f2fs/damage", "a_damaged_image_never_costs_another_file_a_byte", "HEDDLE_F2FS_DAMAGE_SEED"),
 ];
 
+/// Bugs of the engine that its own tests see: planted by somebody who had not written the crash rig.
+#[rustfmt::skip]
+pub const BUGS: &[Breach] = &[
+    bug("nvmfs:exchange-keeps-parent", "nvmfs/posix", "renames_refuse_to_replace_exchange_and_never_make_loops", "assertion failed"),
+    bug("nvmfs:cleaning-moves-time", "nvmfs/times", "a_change_that_has_logs_cleaned_gives_mtime_and_ctime_one_value", "round"),
+    bug("nvmfs:long-list-cut", "nvmfs/space", "a_write_into_fragmented_space_is_whole_and_gives_its_blocks_back", "extent list block"),
+    bug("nvmfs:head-block-stays", "nvmfs/chains", "crash_the_superblock_got_the_heads_of_a_second_file", "Heddle, a"),
+    bug("nvmfs:moved-punch-too-wide", "nvmfs/lib", "upkeep::relog::tests::a_moved_punch_covers_only_the_pages_that_it_decides",
+        "left"),
+    bug("nvmfs:zeroed-run-over-gap", "nvmfs/zeroing", "zeroed_pages_with_allocated_ones_between_them_stay_zero", "code: 90"),
+    bug("nvmfs:eras-begin-anew", "nvmfs/chains", "a_hole_stays_one_when_a_later_mount_cleans_its_log", "belongs to something else too"),
+    bug("nvmfs:settled-size-stays", "nvmfs/lib", "upkeep::settle::tests::mounts::a_mount_finds_what_survivors_saw_of_a_dead_call",
+        "the mount finds something else"),
+    bug("nvmfs:removal-before-mark", "nvmfs/lib", "upkeep::settle::tests::in_place::a_name_removed_in_place_by_the_dead_is_gone_for_all",
+        "left: Err(NotFound)"),
+    bug("nvmfs:empty-set-dropped", "nvmfs/attributes", "removed_attributes_stay_gone_when_logs_are_cleaned", "attributes is user.a"),
+    bug("nvmfs:chunk-freed-early", "nvmfs/lib", "alloc::itable::tests::a_chunks_block_is_free_only_when_its_pointer_is_durably_gone",
+        "free before a fence"),
+    bug("nvmfs:beyond-tail-stays", "nvmfs/lib", "upkeep::settle::tests::mounts::a_call_that_one_mount_did_not_find_never_happens",
+        "belongs to something else too"),
+    bug("nvmfs:held-slots-forgotten", "nvmfs/chunks", "blocks_of_inodes_that_are_gone_are_for_data_again", "blocks, then"),
+    bug("nvmfs:replaced-directory-counted", "nvmfs/posix", "a_directory_has_65000_links_at_most_also_by_renames", "left: (65001, 2)"),
+];
+
+const fn bug(name: &'static str, suite: &'static str, test: &'static str, says: &'static str) -> Breach {
+    Breach { family: Nvm, row: "", name, suite, test, says }
+}
+
 const fn on(
     family: Family,
     row: &'static str,

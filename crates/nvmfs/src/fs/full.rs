@@ -11,10 +11,14 @@ use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
 use crate::upkeep::clean;
 use heddle_vfs::{Error, Result, room_for};
+use std::time::Duration;
 
 /// Most turns of one attempt. Each moves a page of the log, which gives at least as many free slots as it had dead records. Other writers
 /// may take them first (`several_threads_can_overwrite_each_page_of_a_full_image`).
 const TURNS_MAX: u32 = 400;
+/// As many follow each other at once; before each later one comes a pause.
+const QUICK_TURNS: u32 = 40;
+const PAUSE: Duration = Duration::from_micros(200);
 
 impl NvmFs {
     #[inline]
@@ -49,7 +53,11 @@ impl NvmFs {
         if done != Err(Error::NoSpace) || !matches!(at, At::Offset(offset) if replaces_a_page(offset)) {
             return done;
         }
-        for _ in 0..TURNS_MAX {
+        for turn in 0..TURNS_MAX {
+            if turn >= QUICK_TURNS {
+                // A thread that uses a chain may wait for a processor.
+                std::thread::sleep(PAUSE);
+            }
             if done != Err(Error::NoSpace) || !clean::compress(&self.core, guard, inode) {
                 break;
             }

@@ -49,7 +49,7 @@ pub fn head_pos(core: &Core, inode: InodeRef<'_>, chains: &Chains, number: u32) 
     if number < HEADS_INLINE {
         return pointer_word_pos(core, inode, u64::from(number));
     }
-    // ORDERING: Acquire, pairs with the Release in `chain_or_new`.
+    // ORDERING: Acquire, pairs with the Release in `make_head_block`.
     BlockNo(chains.head_block.load(Acquire)).pos().plus(u64::from(number - HEADS_INLINE) * 8)
 }
 
@@ -97,19 +97,21 @@ pub fn era_now(core: &Core, inode: InodeRef<'_>) -> u64 {
     counts(core, inode).map_or(0, |c| c.era.load(SeqCst))
 }
 
-/// The chains that exist in memory.
+/// The inode's chains that exist in memory.
 pub fn existing<'c>(core: &'c Core, inode: InodeRef<'c>) -> impl Iterator<Item = &'c Chain> {
     // ORDERING: Acquire, pairs with the CAS in `chains_of`.
     let chains =
         Some(inode.volatile.chains.load(Acquire)).filter(|p| !p.is_null()).map(|p| core.arena.get(p));
-    let more = chains.and_then(|c| {
+    // Chains with a further head stay with the slot when its inode ends; without a block of heads they are not the present inode's.
+    // ORDERING: Acquire, pairs with the Release in `make_head_block`.
+    let more = chains.filter(|c| c.head_block.load(Acquire) != 0).and_then(|c| {
         // ORDERING: Acquire, pairs with the CAS in `slot_of`.
         let more = c.more.load(Acquire);
         (!more.is_null()).then(|| core.arena.slice(more, HEADS_IN_BLOCK as usize))
     });
     let inline = chains.map_or(&[][..], |c| &c.inline[..]);
     inline.iter().chain(more.unwrap_or(&[])).filter_map(|p| {
-        // ORDERING: Acquire, pairs with the CAS in `chain_or_new`.
+        // ORDERING: Acquire, pairs with the CAS in `claim`.
         let chain = p.load(Acquire);
         (!chain.is_null()).then(|| core.arena.get(chain))
     })
@@ -146,6 +148,13 @@ fn slot_of<'c>(
     Ok(&core.arena.slice(more, HEADS_IN_BLOCK as usize)[(number - HEADS_INLINE) as usize])
 }
 
+/// Notes the block of further heads that recovery found, also if no chain has a page.
+pub fn adopt_head_block(core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>, block: BlockNo) -> Result<()> {
+    // ORDERING: Release, pairs with the Acquire in `head_pos`.
+    chains_of(core, own, inode)?.head_block.store(block.0, Release);
+    Ok(())
+}
+
 /// Adds a chain that recovery found: `pages` pages, the last of them of era `era`.
 pub fn adopt(
     core: &Core,
@@ -153,7 +162,6 @@ pub fn adopt(
     inode: InodeRef<'_>,
     chain: Chain,
     (pages, era): (u64, u64),
-    head_block: Option<BlockNo>,
 ) -> Result<()> {
     let chains = chains_of(core, own, inode)?;
     let number = chain.number();
@@ -161,8 +169,6 @@ pub fn adopt(
     if !planted(Bug::ErasBeginAnew) {
         chains.counts.era.fetch_max(era, SeqCst);
     }
-    // ORDERING: Release, pairs with the Acquire in `head_pos`.
-    chains.head_block.store(head_block.map_or(0, |b| b.0), Release);
     // SAFETY: `own` is this thread's.
     let new = unsafe { own.heap.alloc(&core.arena, chain) }.map_err(no_memory)?;
     // ORDERING: Release, pairs with the loads in `existing`.

@@ -118,7 +118,7 @@ fn a_first_pages_era_is_never_that_of_its_next_use() {
             let next = pointer::encode(core.seed, file.id(), PointerLocation::Next(first), second);
             core.region.store_u64(next_pos(first), next);
             let chain = Chain::recovered(0, first, Tail { page: second, slot: 1, seed: 0 });
-            chain::adopt(core, guard.own, file, chain, (2, 2), None).unwrap();
+            chain::adopt(core, guard.own, file, chain, (2, 2)).unwrap();
             core.region.race(first.pos());
         });
         let anew = header(3);

@@ -71,6 +71,8 @@ fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
         let latched = ops::latch(core, inode);
         step(core, guard, inode, if latched.is_some() { Eof::Held } else { Eof::NotHeld });
         drop(latched);
+        // When the handle is gone, another call may end the directory, and its chains are the slot's next inode's.
+        guard.own.rest_chains(&core.arena, guard.id);
         life::drop_open(core, guard, inode, id.generation);
     }
 }

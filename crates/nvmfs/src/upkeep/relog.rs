@@ -45,19 +45,33 @@ use heddle_vfs::{FileKind, Result};
 /// Most records that the punches of one page may become: each takes a fence, within somebody's call.
 const PUNCH_RUNS_MAX: usize = 4 * SLOTS as usize;
 
-/// Logs the records of the log's oldest page anew and drops the page; if its chain is busy, those of the first page of the lane's own
-/// chain.
+/// Most chains whose first page a call tries on a full image. Otherwise it tries the oldest one, and its own.
+const CHAINS_TRIED_MAX: usize = 8;
+
+/// Logs the records of the log's oldest page anew and drops the page. If that page must stay, or another call uses its chain, the first
+/// pages of further chains are tried, the oldest first, and at last that of the lane's own.
 pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own_chain: &Chain, eof: Eof) {
-    let era = |c: &&Chain| first_era(core, inode, c).unwrap_or(u64::MAX);
-    let oldest = chain::existing(core, inode).filter(|c| c.oldest().is_some()).min_by_key(era);
-    let other = oldest.filter(|c| !std::ptr::eq(*c, own_chain) && c.claim_quiet(guard.id));
-    // A failure (no space) is retried when the next page is begun.
-    let moved = move_page(core, guard, inode, other.unwrap_or(own_chain), own_chain, eof);
-    if let Some(other) = other {
-        other.unclaim();
-        // That page may have to stay. The own chain must not wait for it. Only a chain's owner may read its fields.
-        if matches!(moved, Ok(false)) && (commit::one_chain(core) || own_chain.is_busy_for(guard.id)) {
-            let _done = move_page(core, guard, inode, own_chain, own_chain, eof);
+    let era = |c: &Chain| first_era(core, inode, c).unwrap_or(u64::MAX);
+    let with_pages = chain::existing(core, inode).filter(|c| c.oldest().is_some());
+    let mut chains: Vec<(u64, &Chain)> = with_pages.map(|c| (era(c), c)).collect();
+    chains.sort_by_key(|(era, _)| *era);
+    chains.truncate(if core.free_map().scarce() { CHAINS_TRIED_MAX } else { 1 });
+    chains.retain(|(_, chain)| !std::ptr::eq(*chain, own_chain));
+    chains.push((u64::MAX, own_chain));
+    for (_, from) in chains {
+        let is_own = std::ptr::eq(from, own_chain);
+        if !is_own && !from.claim_quiet(guard.id) {
+            continue;
+        }
+        // A failure (no space) is retried when the next page is begun.
+        let moved = move_page(core, guard, inode, from, own_chain, eof);
+        if !is_own {
+            from.unclaim();
+        }
+        // Only a chain's owner may read its fields.
+        let has_own = commit::one_chain(core) || own_chain.is_busy_for(guard.id);
+        if matches!(moved, Ok(true)) || !has_own {
+            return;
         }
     }
 }

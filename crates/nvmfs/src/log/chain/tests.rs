@@ -26,17 +26,19 @@ fn leased_after(core: &Arc<Core>, ino: Ino, others: u32, scene: Scene) -> Result
         Ok(super::lease(core, guard, core.inode(ino)?)?.number())
     };
     std::thread::scope(|scope| {
-        for _ in 0..others {
-            scope.spawn(|| {
-                let mut guard = enter(core).unwrap();
-                let number = leased(&mut guard);
-                let _used = (scene == Scene::UsedDrained).then_some(guard);
-                all.wait();
-                // Its chain stays its own until it ends.
-                all.wait();
-                number.unwrap();
-            });
-        }
+        let threads: Vec<_> = (0..others)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut guard = enter(core).unwrap();
+                    let number = leased(&mut guard);
+                    let _used = (scene == Scene::UsedDrained).then_some(guard);
+                    all.wait();
+                    // Its chain stays its own until it ends.
+                    all.wait();
+                    number.unwrap();
+                })
+            })
+            .collect();
         all.wait();
         let mut guard = enter(core).unwrap();
         while scene != Scene::Kept
@@ -44,6 +46,8 @@ fn leased_after(core: &Arc<Core>, ino: Ino, others: u32, scene: Scene) -> Result
         {}
         let number = leased(&mut guard);
         all.wait();
+        // A thread gives its blocks back when it has ended, which a scope does not wait for.
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
         number
     })
 }
@@ -73,6 +77,8 @@ fn a_chain_with_a_further_head_has_a_block_of_heads() {
             is_its
         });
         assert!(made.is_some(), "the slot is used again");
+        let chains = existing(&fs.core, fs.core.inode(ino).unwrap()).map(Chain::number);
+        assert!(chains.max() < Some(HEADS_INLINE), "a chain without a head");
         assert_eq!(leased_after(&fs.core, ino, HEADS_INLINE, scene), wanted);
         let heads = head_block(&fs.core, fs.core.inode(ino).unwrap());
         assert_eq!(heads.is_some(), scene == Scene::Kept);

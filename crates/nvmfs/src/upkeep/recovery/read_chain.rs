@@ -46,6 +46,9 @@ pub fn read(
             Target::At(block) => Some(claim(core, id, block)?),
             Target::Bad => return Err(bad(id, "the pointer to the block of heads")),
         };
+    if let Some(block) = head_block {
+        chain::adopt_head_block(core, own, inode, block)?;
+    }
     let further = head_block.filter(|_| !planted(Bug::OnlyInlineChainsRead)).map_or(0, |_| HEADS_IN_BLOCK);
     let mut blank = true;
     for number in 0..HEADS_INLINE + further {
@@ -65,7 +68,6 @@ pub fn read(
             inode,
             Chain::recovered(number, found.head, found.tail),
             (found.pages, found.era),
-            head_block,
         )?;
         blank = false;
     }
