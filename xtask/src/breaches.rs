@@ -1,6 +1,6 @@
 //! The test of the tests: promises of SEMANTICS.md are broken on purpose (the engines' feature `planted`), one at a time, and the test that
-//! the promise's row names must fail, and say what is wrong; without that it passes. The same for bugs of the engine that its own tests see,
-//! and the crash rig does not.
+//! the promise's row names must fail, and say what is wrong; without that it passes. The same for bugs of the engine that its own tests
+//! see, and for which the crash rig does not look.
 //!
 //! All test binaries are built at one go, and run as cargo would run them. A test that skips itself here says nothing of its row.
 

@@ -213,8 +213,18 @@ pub const BREACHES: &[Breach] = &[
 /// Bugs of the engine that its own tests see: planted by somebody who had not written the crash rig.
 #[rustfmt::skip]
 pub const BUGS: &[Breach] = &[
+    bug("nvmfs:past-last-slot", "nvmfs/lib", "volume::tests::two_mappings_of_one_arena_are_one_file_system", "value <= self.mask()"),
+    bug("nvmfs:torn-part-stays", "nvmfs/lib", "log::scan::tests::records_that_certify_themselves_count_up_to_the_first_gap",
+        "SelfCertifying"),
+    bug("nvmfs:cleaning-position-stays", "nvmfs/space", "an_image_full_of_data_can_be_read_changed_and_emptied", "freed twice"),
+    bug("nvmfs:foreign-record-not-noted", "nvmfs/names", "crash_a_removed_name_came_back_from_the_log_of_another_directory",
+        "Exchange"),
+    bug("nvmfs:page-end-says-no-size", "nvmfs/lib", "file::new_blocks::tests::a_span_knows_its_pages_and_those_it_covers_in_part",
+        "right: [100, 100, 101, 4096]"),
     bug("nvmfs:exchange-keeps-parent", "nvmfs/posix", "renames_refuse_to_replace_exchange_and_never_make_loops", "assertion failed"),
     bug("nvmfs:cleaning-moves-time", "nvmfs/times", "a_change_that_has_logs_cleaned_gives_mtime_and_ctime_one_value", "round"),
+    bug("nvmfs:kept-size-grows", "nvmfs/lib", "upkeep::settle::tests::mounts::an_allocation_cut_between_its_pieces_keeps_the_size",
+        "the size"),
     bug("nvmfs:long-list-cut", "nvmfs/space", "a_write_into_fragmented_space_is_whole_and_gives_its_blocks_back", "extent list block"),
     bug("nvmfs:head-block-stays", "nvmfs/chains", "crash_the_superblock_got_the_heads_of_a_second_file", "Heddle, a"),
     bug("nvmfs:moved-punch-too-wide", "nvmfs/lib", "upkeep::relog::tests::a_moved_punch_covers_only_the_pages_that_it_decides",

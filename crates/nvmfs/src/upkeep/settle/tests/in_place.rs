@@ -67,7 +67,7 @@ fn a_directory_the_dead_removed_in_the_log_ends() {
 
 /// The slot kept chains of the file that it was, and their heads were looked for in the superblock.
 #[test]
-fn the_dead_are_settled_in_the_slot_of_a_file_with_many_chains() {
+fn the_dead_are_settled_in_a_slot_that_had_many_chains() {
     let bench = bench();
     let (fs, root) = (bench.volume.fs(), Cred::root());
     let old = bench.file.ino;

@@ -79,3 +79,33 @@ fn a_call_that_one_mount_did_not_find_never_happens() {
         }
     }
 }
+
+/// It is a record for each run of blocks. None of them says a size, whichever are there.
+#[test]
+fn an_allocation_cut_between_its_pieces_keeps_the_size() {
+    for nth in 1.. {
+        let Bench { region, volume, file } = bench();
+        let fs = volume.fs();
+        // Of the free blocks no two are neighbours.
+        let (_, full) = {
+            let name = Name::new(b"full").unwrap();
+            fs.create(&Cred::root(), Ino::ROOT, name, 0o644, OpenFlags::READ_WRITE).unwrap()
+        };
+        let written = (0..).take_while(|page| fs.write(&full, page * PAGE, &[1; PAGE as usize]).is_ok());
+        for page in (0..written.count() as u64).step_by(2) {
+            fs.fallocate(&full, RangeOp::Punch, page * PAGE, PAGE).unwrap();
+        }
+        fs.release(full);
+        let size = fs.getattr(file.ino).unwrap().size_bytes;
+        let keep = RangeOp::Allocate { keep_size: true };
+        let died = dies(nth, || fs.fallocate(&file, keep, 20 * PAGE, 40 * PAGE).unwrap());
+        drop(fs);
+        let (volume, found) = mounted_again(&region, volume, |_, _| ());
+        assert_eq!(found.bytes.len() as u64, size, "step {nth}: the size");
+        volume.unmount();
+        if !died {
+            assert!(nth > 2, "it has no steps");
+            break;
+        }
+    }
+}
