@@ -10,13 +10,14 @@ use crate::ids::PageNo;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
 use crate::upkeep::clean;
+use crate::upkeep::relog::Step;
 use heddle_vfs::{Error, Result, room_for};
 use std::time::Duration;
 
-/// Most turns of one attempt. Each moves a page of the log, which gives at least as many free slots as it had dead records. Other writers
+/// Most turns of one attempt. One that moves a page of the log gives at least as many free slots as the page had dead records. Other writers
 /// may take them first (`several_threads_can_overwrite_each_page_of_a_full_image`).
 const TURNS_MAX: u32 = 400;
-/// As many follow each other at once; before each later one comes a pause.
+/// As many follow each other at once. After each later one that meets chains in use comes a pause.
 const QUICK_TURNS: u32 = 40;
 const PAUSE: Duration = Duration::from_micros(200);
 
@@ -54,14 +55,17 @@ impl NvmFs {
             return done;
         }
         for turn in 0..TURNS_MAX {
-            if turn >= QUICK_TURNS {
-                // A thread that uses a chain may wait for a processor.
-                std::thread::sleep(PAUSE);
-            }
-            if done != Err(Error::NoSpace) || !clean::compress(&self.core, guard, inode) {
+            if done != Err(Error::NoSpace) {
                 break;
             }
+            let Some(step) = clean::compress(&self.core, guard, inode) else { break };
             done = self.write_once(guard, inode, at, buf);
+            if step == Step::Busy && turn >= QUICK_TURNS && done == Err(Error::NoSpace) {
+                // A thread that uses a chain waits for a processor, or does the same as this one: it may use this lane's chains.
+                guard.lane.intent.logged();
+                guard.own.rest_chains(&self.core.arena, guard.id);
+                std::thread::sleep(PAUSE);
+            }
         }
         done
     }

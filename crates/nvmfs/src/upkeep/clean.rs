@@ -63,34 +63,40 @@ fn clean_logs(
 
 fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
     let Some(inode) = core.slot(id.ino).filter(|inode| inode.volatile.is(id)) else { return };
-    if !inode.volatile.is_directory() {
+    let Some((kind, _)) = inode.volatile.kind_perm() else { return };
+    if kind == FileKind::Regular {
         return clean_file(core, guard, inode, Eof::NotHeld);
     }
     // Held open, because the inode may die meanwhile.
     if life::open(core, guard, inode, id.generation).is_ok() {
-        let latched = ops::latch(core, inode);
-        step(core, guard, inode, if latched.is_some() { Eof::Held } else { Eof::NotHeld });
-        drop(latched);
-        // When the handle is gone, another call may end the directory, and its chains are the slot's next inode's.
+        if kind == FileKind::Directory {
+            let latched = ops::latch(core, inode);
+            step(core, guard, inode, if latched.is_some() { Eof::Held } else { Eof::NotHeld });
+        } else {
+            clean_file(core, guard, inode, Eof::NotHeld);
+        }
+        // When the handle is gone, another call may end the inode, and its chains are the slot's next inode's.
+        guard.lane.intent.logged();
         guard.own.rest_chains(&core.arena, guard.id);
         life::drop_open(core, guard, inode, id.generation);
     }
 }
 
 /// Moves a page of the log of a file whose call finds no space: calls clean when they have filled a page, and here none can be had. The
-/// call holds no lock. Returns false if no page can be spared. If another call was faster with that page, there may be room all the same.
+/// call holds no lock. Returns `None` if no page can be spared. If another call was faster with that page, there may be room all the same.
 #[cold]
-pub fn compress(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> bool {
+pub fn compress(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Option<relog::Step> {
     if !compressible(core, inode) {
-        return false;
+        return None;
     }
+    let mut done = relog::Step::Stays;
     if core.locks.is_some() {
         relog::paper::move_one(core, guard, inode, Eof::NotHeld);
     } else if let Ok(chain) = commit::chain_of(core, guard, inode) {
-        relog::step(core, guard, inode, chain, Eof::NotHeld);
+        done = relog::step(core, guard, inode, chain, Eof::NotHeld);
     }
     yield_now();
-    true
+    Some(done)
 }
 
 /// Cleans a file's log. In the papers' variants the lock of the file's chain is held, but not while records

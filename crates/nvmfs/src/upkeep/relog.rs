@@ -1,8 +1,9 @@
 //! Logging anew: cleaning as an ordinary writer.
 //!
-//! The living records of the oldest page of all chains are appended to the lane's own chain. Then the page is dead and is freed. So each
-//! chain's head advances, and tombstones in its later pages can be dropped. A log stays within a few times its living records. Idle chains,
-//! also those of a sleeping thread, are emptied in the same way, page by page, until they have no page left.
+//! The living records of the oldest page of all chains, or of another chain's first page, are appended to the lane's own chain. Then the
+//! page is dead and is freed. So each chain's head advances, and tombstones in its later pages can be dropped. A log stays within a few
+//! times its living records. Idle chains, also those of a sleeping thread, are emptied in the same way, page by page, until they have no
+//! page left.
 //!
 //! Invariants  I1  a data page keeps its block and gets a new version, as with any write: no two write records of one page carry one
 //!                 version. A copied name record keeps its version, because it has the same content.
@@ -40,39 +41,67 @@ use crate::state::lease::LaneGuard;
 use crate::upkeep::garbage::{
     Page, alive, decided_runs, first_era, free_unlinked, maps_a_page, tombstone_needed,
 };
-use heddle_vfs::{FileKind, Result};
+use heddle_vfs::{Error, FileKind, Result};
 
 /// Most records that the punches of one page may become: each takes a fence, within somebody's call.
 const PUNCH_RUNS_MAX: usize = 4 * SLOTS as usize;
 
-/// Most chains whose first page a call tries on a full image. Otherwise it tries the oldest one, and its own.
+/// Most chains of other lanes whose first page a call tries while space is scarce. Otherwise it tries the oldest one.
 const CHAINS_TRIED_MAX: usize = 8;
 
-/// Logs the records of the log's oldest page anew and drops the page. If that page must stay, or another call uses its chain, the first
-/// pages of further chains are tried, the oldest first, and at last that of the lane's own.
-pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own_chain: &Chain, eof: Eof) {
+/// What became of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A page was dropped.
+    Moved,
+    /// None was, and other calls use chains.
+    Busy,
+    /// None was.
+    Stays,
+}
+
+/// Logs the records of the log's oldest page anew and drops the page. If that page must stay, or another call uses its chain, the own
+/// chain's first page is tried; while space is scarce, those of further chains before it, the oldest first.
+pub fn step(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    own_chain: &Chain,
+    eof: Eof,
+) -> Step {
     let era = |c: &Chain| first_era(core, inode, c).unwrap_or(u64::MAX);
     let with_pages = chain::existing(core, inode).filter(|c| c.oldest().is_some());
     let mut chains: Vec<(u64, &Chain)> = with_pages.map(|c| (era(c), c)).collect();
     chains.sort_by_key(|(era, _)| *era);
-    chains.truncate(if core.free_map().scarce() { CHAINS_TRIED_MAX } else { 1 });
+    let mut left = CHAINS_TRIED_MAX;
+    if !core.free_map().scarce() {
+        chains.truncate(1);
+    }
     chains.retain(|(_, chain)| !std::ptr::eq(*chain, own_chain));
-    chains.push((u64::MAX, own_chain));
+    let mut busy = false;
     for (_, from) in chains {
-        let is_own = std::ptr::eq(from, own_chain);
-        if !is_own && !from.claim_quiet(guard.id) {
+        if left == 0 {
+            break;
+        }
+        if !from.claim_quiet(guard.id) {
+            busy = true;
             continue;
         }
-        // A failure (no space) is retried when the next page is begun.
+        left -= 1;
         let moved = move_page(core, guard, inode, from, own_chain, eof);
-        if !is_own {
-            from.unclaim();
-        }
-        // Only a chain's owner may read its fields.
+        from.unclaim();
+        // Only a chain's owner may read its fields. A failure (no space) is retried when the next page is begun.
         let has_own = commit::one_chain(core) || own_chain.is_busy_for(guard.id);
-        if matches!(moved, Ok(true)) || !has_own {
-            return;
+        match moved {
+            Ok(true) => return Step::Moved,
+            Ok(false) | Err(Error::NoSpace) if has_own => {}
+            _ => return Step::Stays,
         }
+    }
+    match move_page(core, guard, inode, own_chain, own_chain, eof) {
+        Ok(true) => Step::Moved,
+        _ if busy => Step::Busy,
+        _ => Step::Stays,
     }
 }
 
