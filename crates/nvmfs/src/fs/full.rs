@@ -14,8 +14,8 @@ use crate::upkeep::relog::Step;
 use heddle_vfs::{Error, Result, room_for};
 use std::time::Duration;
 
-/// Most turns of one attempt. One that moves a page of the log gives at least as many free slots as the page had dead records. Other writers
-/// may take them first (`several_threads_can_overwrite_each_page_of_a_full_image`).
+/// Most turns of one attempt. One that moves a page of the log gives at least as many free slots as the page had dead records. Other
+/// writers may take them first (`several_threads_can_overwrite_each_page_of_a_full_image`).
 const TURNS_MAX: u32 = 400;
 /// As many follow each other at once. After each later one that meets chains in use comes a pause.
 const QUICK_TURNS: u32 = 40;

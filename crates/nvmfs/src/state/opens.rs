@@ -145,8 +145,14 @@ pub fn lower(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) {
     // its count: I1.)
     let home = own.home.load(SeqCst);
     let others = lanes_of(core, inode).filter(|other| *other != lane).map(|other| core.lane(other));
+    if planted(Bug::ClosesForOthers) {
+        others.for_each(|other| {
+            lower_in(core, other, inode.ino, generation);
+        });
+        return;
+    }
     let _found = others
-        .filter(|other| other.home.load(SeqCst) == home || planted(Bug::ClosesForOthers))
+        .filter(|other| other.home.load(SeqCst) == home)
         .any(|other| lower_in(core, other, inode.ino, generation));
 }
 
