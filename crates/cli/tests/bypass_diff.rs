@@ -19,7 +19,7 @@ const SECONDS: u64 = 10;
 /// A program takes a second or two, where it waits for the dead to be settled.
 const PATIENCE: &str = "60";
 /// Most blocks that a mount without files keeps for itself: for logs and lanes. Of an image of 32,768.
-const KEPT_BLOCKS_MAX: u64 = 4096;
+const KEPT_BLOCKS_MAX: u64 = 1024;
 /// The mount looks for the dead more often.
 const SETTLED: Duration = Duration::from_millis(1500);
 
