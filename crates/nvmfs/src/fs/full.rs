@@ -10,7 +10,7 @@ use crate::ids::PageNo;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
 use crate::upkeep::clean;
-use crate::upkeep::relog::Step;
+use crate::upkeep::relog::Progress;
 use heddle_vfs::{Error, Result, room_for};
 use std::time::Duration;
 
@@ -58,9 +58,9 @@ impl NvmFs {
             if done != Err(Error::NoSpace) {
                 break;
             }
-            let Some(step) = clean::compress(&self.core, guard, inode) else { break };
+            let Some(progress) = clean::compress(&self.core, guard, inode) else { break };
             done = self.write_once(guard, inode, at, buf);
-            if step == Step::Busy && turn >= QUICK_TURNS && done == Err(Error::NoSpace) {
+            if progress == Progress::Busy && turn >= QUICK_TURNS && done == Err(Error::NoSpace) {
                 // A thread that uses a chain waits for a processor, or does the same as this one: it may use this lane's chains.
                 guard.lane.intent.logged();
                 guard.own.rest_chains(&self.core.arena, guard.id);

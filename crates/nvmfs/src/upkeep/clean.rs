@@ -85,11 +85,11 @@ fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
 /// Moves a page of the log of a file whose call finds no space: calls clean when they have filled a page, and here none can be had. The
 /// call holds no lock. Returns `None` if no page can be spared. If another call was faster with that page, there may be room all the same.
 #[cold]
-pub fn compress(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Option<relog::Step> {
+pub fn compress(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Option<relog::Progress> {
     if !compressible(core, inode) {
         return None;
     }
-    let mut done = relog::Step::Stays;
+    let mut done = relog::Progress::Stays;
     if core.locks.is_some() {
         relog::paper::move_one(core, guard, inode, Eof::NotHeld);
     } else if let Ok(chain) = commit::chain_of(core, guard, inode) {

@@ -51,7 +51,7 @@ const CHAINS_TRIED_MAX: usize = 8;
 
 /// What became of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum Progress {
     /// A page was dropped.
     Moved,
     /// None was, and other calls use chains.
@@ -68,7 +68,7 @@ pub fn step(
     inode: InodeRef<'_>,
     own_chain: &Chain,
     eof: Eof,
-) -> Step {
+) -> Progress {
     let era = |c: &Chain| first_era(core, inode, c).unwrap_or(u64::MAX);
     let with_pages = chain::existing(core, inode).filter(|c| c.oldest().is_some());
     let mut chains: Vec<(u64, &Chain)> = with_pages.map(|c| (era(c), c)).collect();
@@ -93,15 +93,15 @@ pub fn step(
         // Only a chain's owner may read its fields. A failure (no space) is retried when the next page is begun.
         let has_own = commit::one_chain(core) || own_chain.is_busy_for(guard.id);
         match moved {
-            Ok(true) => return Step::Moved,
+            Ok(true) => return Progress::Moved,
             Ok(false) | Err(Error::NoSpace) if has_own => {}
-            _ => return Step::Stays,
+            _ => return Progress::Stays,
         }
     }
     match move_page(core, guard, inode, own_chain, own_chain, eof) {
-        Ok(true) => Step::Moved,
-        _ if busy => Step::Busy,
-        _ => Step::Stays,
+        Ok(true) => Progress::Moved,
+        _ if busy => Progress::Busy,
+        _ => Progress::Stays,
     }
 }
 
