@@ -229,7 +229,7 @@ pub const BUGS: &[Breach] = &[
     bug("nvmfs:head-block-stays", "nvmfs/chains", "crash_the_superblock_got_the_heads_of_a_second_file", "Heddle, a"),
     bug("nvmfs:moved-punch-too-wide", "nvmfs/lib", "upkeep::relog::tests::a_moved_punch_covers_only_the_pages_that_it_decides",
         "left"),
-    bug("nvmfs:zeroed-run-over-gap", "nvmfs/zeroing", "zeroed_pages_with_allocated_ones_between_them_stay_zero", "code: 90"),
+    bug("nvmfs:zeroed-run-over-gap", "nvmfs/zeroing", "zeroed_pages_with_allocated_ones_between_them_stay_zero", "fsck finds ["),
     bug("nvmfs:eras-begin-anew", "nvmfs/chains", "a_hole_stays_one_when_a_later_mount_cleans_its_log", "belongs to something else too"),
     bug("nvmfs:settled-size-stays", "nvmfs/lib", "upkeep::settle::tests::mounts::a_mount_finds_what_survivors_saw_of_a_dead_call",
         "the mount finds something else"),
