@@ -253,7 +253,7 @@ fn claim<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> 
             && let Err(error) = make_head_block(core, guard, inode, chains)
         {
             // There is no block for more heads, so the lane takes over a chain that another lane keeps.
-            return take_over(core, guard.id, inode, |chain| chain.number() < HEADS_INLINE).ok_or(error);
+            return take_over(core, guard.id, inode, |_| true).ok_or(error);
         }
         let place = slot_of(core, guard.own, chains, number)?;
         // ORDERING: Acquire, pairs with the CAS below.

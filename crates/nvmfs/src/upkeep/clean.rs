@@ -76,6 +76,7 @@ fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
             clean_file(core, guard, inode, Eof::NotHeld);
         }
         // When the handle is gone, another call may end the inode, and its chains are the slot's next inode's.
+        // The intent names a record in them: then a settler would look for it in a page that others clean.
         guard.lane.intent.logged();
         guard.own.rest_chains(&core.arena, guard.id);
         life::drop_open(core, guard, inode, id.generation);
