@@ -43,13 +43,9 @@ pub fn begin_anew() {
 #[cold]
 fn first(word: &AtomicU32) -> u32 {
     let next = LAST.load(SeqCst).wrapping_add(1).max(1);
-    match word.compare_exchange(0, next, SeqCst, SeqCst) {
-        Ok(_) => {
-            LAST.store(next, SeqCst);
-            next
-        }
-        Err(others) => others,
-    }
+    // Before other threads of this process find it: one may fork, and the child takes the next one.
+    LAST.fetch_max(next, SeqCst);
+    word.compare_exchange(0, next, SeqCst, SeqCst).map_or_else(|others| others, |_| next)
 }
 
 fn make() -> Option<Page> {

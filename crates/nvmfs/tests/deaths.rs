@@ -76,7 +76,7 @@ impl Case {
         self.fs.as_ref().unwrap()
     }
 
-    /// What the open file holds, its mode and its attribute; then what each name leads to.
+    /// What the open file holds; mode and attributes of it and of a directory; then what each name leads to.
     fn view(&self) -> View {
         let fs = self.fs();
         let crowd = |text: &'static str| (self.crowd, text);
@@ -99,10 +99,12 @@ impl Case {
         };
         let open = fs.read_vec(&self.file, 0, 6 * PAGE);
         assert_eq!(open.len() as u64, fs.size(&self.file));
-        let mode = fs.getattr(self.file.ino).unwrap().perm.to_le_bytes().to_vec();
-        let attribute = fs.getxattr(&root(), self.file.ino, attribute()).ok();
-        let list = fs.getxattr(&root(), self.file.ino, XattrName::ACL_ACCESS).ok();
-        [Some(open), Some(mode), attribute, list].into_iter().chain(named.map(held)).collect()
+        let attributes = [self.file.ino, self.dir].into_iter().flat_map(|ino| {
+            let mode = fs.getattr(ino).unwrap().perm.to_le_bytes().to_vec();
+            let attribute = fs.getxattr(&root(), ino, attribute()).ok();
+            [Some(mode), attribute, fs.getxattr(&root(), ino, XattrName::ACL_ACCESS).ok()]
+        });
+        [Some(open)].into_iter().chain(attributes).chain(named.map(held)).collect()
     }
 
     /// Everybody goes on, whatever the dead were at; the image is used to the last block, and nothing of it is another's.

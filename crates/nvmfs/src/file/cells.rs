@@ -9,6 +9,7 @@
 use crate::ids::{Extent, PageNo, Version, add_extent};
 use crate::state::cell::{Cell, LockVersion, Map};
 use crate::state::core::{Core, no_memory};
+use crate::state::index::Run;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
 use crate::state::operation::{Active, Durable};
@@ -88,6 +89,8 @@ pub struct Locked<'v> {
     /// Cells before this page are locked.
     locked: PageNo,
     end: PageNo,
+    /// The first of them, once they are locked: they stay where they are while the inode lives.
+    cells: Option<Run<'v>>,
     /// Largest version among them.
     pub version: Version,
 }
@@ -101,7 +104,8 @@ pub fn lock_pages<'v>(
     end: PageNo,
 ) -> Result<Locked<'v>> {
     let op = Active::begin(guard.lane, inode.ino, first, end);
-    let mut held = Locked { op, core, lane: guard.id, inode, first, locked: first, end, version: Version(0) };
+    let (locked, version) = (first, Version(0));
+    let mut held = Locked { op, core, lane: guard.id, inode, first, locked, end, cells: None, version };
     held.lock()?;
     Ok(held)
 }
@@ -153,6 +157,7 @@ impl<'v> Locked<'v> {
     fn lock(&mut self) -> Result<()> {
         while self.locked < self.end {
             let run = self.inode.volatile.index().grow(&self.core.arena, self.locked).map_err(no_memory)?;
+            self.cells = self.cells.or(Some(run));
             for cell in run.cells.iter().take((self.end.0 - self.locked.0) as usize) {
                 self.version = self.version.max(lock_cell(self.core, cell, self.lane));
                 self.locked = PageNo(self.locked.0 + 1);
@@ -176,10 +181,11 @@ impl<'v> Locked<'v> {
     }
 
     fn for_cells(&self, mut f: impl FnMut(u64, &Cell)) {
-        let mut page = self.first;
+        let (mut page, mut cells) = (self.first, self.cells);
         while page < self.locked {
             // Locked cells exist, and nodes stay while the inode lives.
-            let Some(run) = self.inode.volatile.index().find(&self.core.arena, page) else { return };
+            let found = cells.take().or_else(|| self.inode.volatile.index().find(&self.core.arena, page));
+            let Some(run) = found else { return };
             for cell in run.cells.iter().take((self.locked.0 - page.0) as usize) {
                 f(page.0 - self.first.0, cell);
                 page = PageNo(page.0 + 1);
@@ -208,6 +214,7 @@ impl Drop for Locked<'_> {
 impl Committed<Locked<'_>> {
     /// Maps the `n`th page to `map(n)` at `version`, unlocks, and ends the operation. The blocks mapped before
     /// are added to `replaced`.
+    #[inline]
     pub fn publish(mut self, version: Version, map: impl Fn(u64) -> Map, replaced: &mut Vec<Extent>) {
         let mut change = 0i64;
         self.0.for_cells(|n, cell| {

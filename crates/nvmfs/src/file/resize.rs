@@ -135,13 +135,10 @@ fn change(
         Some((start, end)) => Some(lock_range(core, guard.own, inode, start, end, Access::Exclusive)?),
         None => None,
     };
-    let prepared = xattrs.map(|set| xattr::prepare(core, guard, inode, set)).transpose()?;
-    let change_count = inode.volatile.change_count() + 1;
-    let done = log_change(core, guard, inode, clear, new, prepared.as_ref());
-    match (prepared, done.is_ok()) {
-        (Some(prepared), true) => prepared.publish(core, guard.own, inode, change_count),
-        (Some(prepared), false) => prepared.give_up(core, guard.own, inode),
-        (None, _) => {}
+    let mut prepared = xattrs.map(|set| xattr::prepare(core, guard, inode, set)).transpose()?;
+    let done = log_change(core, guard, inode, clear, new, &mut prepared);
+    if let Some(unused) = prepared {
+        unused.give_up(core, guard.own, inode);
     }
     if done.is_ok() {
         // All of it is visible. After the latch is free a settler must not apply it again, over what others have done since.
@@ -150,14 +147,14 @@ fn change(
     done
 }
 
-/// Makes a change durable, and visible except for extended attributes.
+/// Makes a change durable and visible. If that succeeds, it takes the extended attributes.
 fn log_change(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
     clear: Option<Clear>,
     new: Option<&NewAttributes>,
-    xattrs: Option<&Prepared>,
+    xattrs: &mut Option<Prepared>,
 ) -> Result<()> {
     let purpose = match clear {
         Some(Clear { span, to: Becomes::Hole }) if frees_a_block(core, inode, span) => Purpose::Regain,
@@ -176,10 +173,13 @@ fn log_change(
     let new = new.unwrap_or(&unchanged);
     let attributes = attributes_of(guard, inode, new, crate::clock::exact());
     let mut records = vec![Record::Attributes(attributes)];
-    records.extend(xattrs.map(|set| set.record(attributes.change_count, attributes.ctime)));
+    records.extend(xattrs.as_ref().map(|set| set.record(attributes.change_count, attributes.ctime)));
     commit::commit(core, guard, inode, &records)?;
     step(Step::Durable);
     apply(inode, &records, new.changes_mtime());
+    if let Some(set) = xattrs.take() {
+        set.publish(core, guard.own, inode, attributes.change_count);
+    }
     step(Step::LetGo);
     Ok(())
 }
@@ -306,7 +306,7 @@ fn clear_range(
     inode: InodeRef<'_>,
     (Clear { span, to }, purpose): (Clear, Purpose),
     new: Option<&NewAttributes>,
-    xattrs: Option<&Prepared>,
+    xattrs: &mut Option<Prepared>,
 ) -> Result<()> {
     let end = span.end.min(PageNo::END.offset());
     let span = Span { start: span.start, end };
@@ -322,7 +322,7 @@ fn clear_range(
         Becomes::Hole => zero::tombstone(inode, span, (version, now), new),
         Becomes::Unwritten => zero::unwritten(core, inode, span, (version, now), new),
     };
-    let records = records_of(guard, inode, (version, now), new, xattrs, &edges, whole);
+    let records = records_of(guard, inode, (version, now), new, xattrs.as_ref(), &edges, whole);
     let logged =
         commit::fits(&records).and_then(|()| commit::commit_for(core, guard, inode, &records, purpose));
     let durable = logged.inspect_err(|_| give_back(core, &edges))?;
@@ -331,6 +331,11 @@ fn clear_range(
     step(Step::Happened);
     apply(inode, &records, new.map_or(Some(SetTime::Now), NewAttributes::changes_mtime));
     step(Step::Happened);
+    // Before the operation ends: from then on no settler links them.
+    if let Some(set) = xattrs.take() {
+        set.publish(core, guard.own, inode, inode.volatile.change_count());
+        step(Step::Happened);
+    }
     if new.is_none() {
         inode.volatile.touch(now);
     }

@@ -18,7 +18,7 @@ use crate::format::record::{PlainWrite, encode_plain_write};
 use crate::ids::{Extent, PageNo, Version, block_at};
 use crate::log::{chain, commit};
 use crate::planted::{Breach, Bug, breaks, breaks_at_times, fence_unless, planted, wait_unless};
-use crate::state::cell::Map;
+use crate::state::cell::{Cell, Map};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::latch::Latched;
@@ -162,30 +162,49 @@ fn write_page(
 }
 
 /// State found before the cells are locked.
-struct Prepared {
+struct Prepared<'v> {
     list: Option<List>,
-    /// Content of the edge pages when they were copied.
-    edges: [Option<(PageNo, Map, Version)>; 2],
+    edges: [Option<Edge<'v>>; 2],
+}
+
+/// A page that a write covers in part.
+struct Edge<'v> {
+    page: PageNo,
+    /// Its cell, if there was one.
+    cell: Option<&'v Cell>,
+    /// Its content and version when it was copied.
+    copied: (Map, Version),
 }
 
 /// A page's content and version.
 pub fn cell_state(core: &Core, inode: InodeRef<'_>, page: PageNo) -> (Map, Version) {
-    inode.volatile.index().find(&core.arena, page).map_or((Map::HOLE, Version(0)), |run| {
-        let version = run.cells[0].lock_version().version();
-        (run.cells[0].map(), version)
+    state_of(cell_of(core, inode, page))
+}
+
+#[inline]
+fn cell_of<'v>(core: &'v Core, inode: InodeRef<'v>, page: PageNo) -> Option<&'v Cell> {
+    inode.volatile.index().find(&core.arena, page).map(|run| &run.cells[0])
+}
+
+#[inline]
+fn state_of(cell: Option<&Cell>) -> (Map, Version) {
+    cell.map_or((Map::HOLE, Version(0)), |cell| {
+        let version = cell.lock_version().version();
+        (cell.map(), version)
     })
 }
 
 /// Steps 1 and 2. On an error no lock and no block is held.
-fn prepare(
-    core: &Core,
+fn prepare<'v>(
+    core: &'v Core,
     guard: &mut LaneGuard<'_>,
-    inode: InodeRef<'_>,
+    inode: InodeRef<'v>,
     span: Span,
     data: &[u8],
     extents: &mut Vec<Extent>,
-) -> Result<Prepared> {
-    let replaces = span.pages() == 1 && cell_state(core, inode, span.first()).0.block().is_some();
+) -> Result<Prepared<'v>> {
+    let single = if span.pages() == 1 { cell_of(core, inode, span.first()) } else { None };
+    let replaces = state_of(single).0.block().is_some();
     let purpose = if replaces { Purpose::Replace } else { Purpose::Data };
     new_blocks::allocate(core, guard.own, span, purpose, extents)?;
     for extent in extents.iter() {
@@ -198,12 +217,13 @@ fn prepare(
         if !planted(Bug::EntryBeforeData) {
             new_blocks::copy_in(core, span, extents, data)?;
         }
-        let mut edges = [None; 2];
+        let mut edges = [None, None];
         for (edge, to) in span.edges().into_iter().zip(&mut edges) {
             let Some(page) = edge else { continue };
-            let (map, version) = cell_state(core, inode, page);
-            new_blocks::fill_edge(core, span, extents, page, map)?;
-            *to = Some((page, map, version));
+            let cell = single.or_else(|| cell_of(core, inode, page));
+            let copied = state_of(cell);
+            new_blocks::fill_edge(core, span, extents, page, copied.0)?;
+            *to = Some(Edge { page, cell, copied });
         }
         Ok(edges)
     })();
@@ -242,7 +262,7 @@ fn publish<'v>(
     inode: InodeRef<'v>,
     span: Span,
     extents: &[Extent],
-    prepared: &Prepared,
+    prepared: &Prepared<'_>,
     mut eof: Option<Latched<'v>>,
 ) -> Result<()> {
     if eof.is_none() && span.end > inode.volatile.size() {
@@ -294,13 +314,13 @@ fn recopy_edges(
     inode: InodeRef<'_>,
     span: Span,
     extents: &[Extent],
-    prepared: &Prepared,
+    prepared: &Prepared<'_>,
 ) -> Result<()> {
     let mut stale = false;
-    for (page, map, version) in prepared.edges.iter().flatten() {
-        let now = cell_state(core, inode, *page);
-        if now != (*map, *version) && !breaks(Breach::EdgesOld) {
-            new_blocks::fill_edge(core, span, extents, *page, now.0)?;
+    for edge in prepared.edges.iter().flatten() {
+        let now = state_of(edge.cell.or_else(|| cell_of(core, inode, edge.page)));
+        if now != edge.copied && !breaks(Breach::EdgesOld) {
+            new_blocks::fill_edge(core, span, extents, edge.page, now.0)?;
             stale = true;
         }
     }

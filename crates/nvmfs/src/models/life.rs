@@ -3,6 +3,8 @@
 
 use super::rig::{FILE, Rig, Worker, model, spawn};
 use crate::names::life;
+use crate::state::living::lives_on;
+use crate::state::opens;
 use std::sync::atomic::Ordering::Relaxed;
 
 const GENERATION: u64 = 1;
@@ -93,6 +95,50 @@ fn a_handle_that_another_lane_closes_is_still_one_handle() {
         assert_eq!(rig.file().volatile.generation(), 0, "nobody ended it");
         [first, second, third].into_iter().for_each(Worker::leave);
         assert_eq!(rig.free(), rig.total());
+    });
+}
+
+/// Moves what lane 2 counts to lane 3, as the end of a thread does.
+fn hand_over(worker: &mut Worker) {
+    worker.with(|core, guard, _| {
+        for nameless in opens::hand_over(core, 2, 3, |inode, generation| lives_on(core, inode, generation)) {
+            life::end_once(core, guard, nameless);
+        }
+    });
+}
+
+/// Who ended the file could read one lane before a handle came there, and the other when it had gone.
+#[test]
+fn a_handle_that_moves_keeps_its_file() {
+    model(2, || {
+        let (rig, mut first, mut second, mut third) = ready();
+        second.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
+        let thread = spawn(move || {
+            hand_over(&mut second);
+            second
+        });
+        unlink(&mut first);
+        let second = thread.join().unwrap();
+        assert_eq!(rig.file().volatile.generation(), GENERATION, "the file was ended under an open handle");
+        third.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
+        is_ended(&rig, vec![first, second, third]);
+    });
+}
+
+/// Who closed it could look where it was not yet, and then where it was no more.
+#[test]
+fn a_handle_that_moves_is_found_by_who_closes_it() {
+    model(2, || {
+        let (rig, mut first, mut second, third) = ready();
+        second.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
+        let thread = spawn(move || {
+            hand_over(&mut second);
+            second
+        });
+        first.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
+        let second = thread.join().unwrap();
+        unlink(&mut first);
+        is_ended(&rig, vec![first, second, third]);
     });
 }
 

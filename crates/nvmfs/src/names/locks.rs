@@ -7,6 +7,7 @@
 use crate::names::table::{Locked, Whole, lock, lock_whole};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
+use crate::state::lease;
 use heddle_vfs::{Error, Result};
 
 /// The place of a name: its directory and hash, which give its bucket.
@@ -43,6 +44,8 @@ impl<'c> Locks<'c> {
         if other.is_some_and(|other| (other.dir.ino, other.hash) < (one.dir.ino, one.hash)) {
             places.swap(0, 1);
         }
+        // No bucket is held here. A call that starts over may meet other directories each time, and the intent has room for few.
+        lease::with_current(|core, lane| core.lane(lane).intent.forget_dirs());
         let mut locks = Locks { places: [None, None], victim: None };
         let mut victim = victim;
         for (i, at) in places.into_iter().enumerate() {

@@ -10,7 +10,8 @@
 //!             I2  the lane's holder may take over an entry whose count is 0, or whose inode is dead.
 //!             I3  an ended thread's handles belong to its process: its lane is left to that process with them (`lease::life`). All of
 //!                 them are removed when the process is gone, and never before.
-//!             I4  a handle that is counted in two lanes while it moves is lowered in both, or in none.
+//!             I4  a handle that is counted in two lanes while it moves is lowered in both, or in none. It leaves the first lane only when
+//!                 no thread that may have counted neither is about to free the inode.
 //! Orderings   O1  D23: an opener counts (SeqCst), then loads the generation. A thread that frees an inode claims the generation
 //!                 (SeqCst), then sums. One sees the other. From the claim on counts only fall, except for openers that are about to fail:
 //!                 a sum of 0 was 0 at one instant, in whatever order the lanes were read.
@@ -37,6 +38,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 /// Number of bits of an inode's word; lanes with equal numbers modulo this share a bit.
 const LANE_BITS: u16 = 64;
+
+/// Looks for a handle in the lanes of the process: one thread at a time moves handles.
+const LOOKS: u32 = 2;
 
 /// Gives a lane its table, if it has none, and makes it visible to summing threads.
 pub fn equip(core: &Core, lane: u16) -> Result<()> {
@@ -144,16 +148,18 @@ pub fn lower(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) {
     // Another thread of this process opened it. (None: a parent process did, and this process must not lower
     // its count: I1.)
     let home = own.home.load(SeqCst);
-    let others = lanes_of(core, inode).filter(|other| *other != lane).map(|other| core.lane(other));
+    let others = || lanes_of(core, inode).filter(|other| *other != lane).map(|other| core.lane(other));
     if planted(Bug::ClosesForOthers) {
-        others.for_each(|other| {
+        others().for_each(|other| {
             lower_in(core, other, inode.ino, generation);
         });
         return;
     }
-    let _found = others
-        .filter(|other| other.home.load(SeqCst) == home)
-        .any(|other| lower_in(core, other, inode.ino, generation));
+    // Again: it may have moved from a lane that came later to one that came before.
+    let _found = (0..LOOKS).any(|_| {
+        let mut ours = others().filter(|other| other.home.load(SeqCst) == home);
+        ours.any(|other| lower_in(core, other, inode.ino, generation))
+    });
 }
 
 fn lower_in(core: &Core, lane: &Lane, ino: Ino, generation: u64) -> bool {
@@ -241,13 +247,25 @@ pub fn has_any(core: &Core, lane: u16) -> bool {
 }
 
 /// Moves the counts of lane `from` to another lane of the same process. The caller holds both. Counts that
-/// find no room stay. Returns inodes that have no name: the caller frees those without handles.
-pub fn hand_over<'c>(core: &'c Core, from: u16, to: u16) -> Vec<InodeRef<'c>> {
+/// find no room stay. Returns inodes that have no name: the caller frees those without handles. `lives_on` waits while a thread decides
+/// whether an inode of that generation has handles, and returns false if it ends.
+pub fn hand_over<'c>(
+    core: &'c Core,
+    from: u16,
+    to: u16,
+    lives_on: impl Fn(InodeRef<'c>, u64) -> bool,
+) -> Vec<InodeRef<'c>> {
     let mut nameless = Vec::new();
     let living = entries(core, from).filter(|(_, id, _)| !is_dead(core, id.ino, id.generation));
     for (slot, id, count) in living {
         let Some(inode) = core.slot(id.ino) else { continue };
         if raise_by(core, to, inode, id.generation, count).is_err() {
+            continue;
+        }
+        fence_after_locked();
+        // O1: who claims it from here on counts it in `to`. Who has claimed it before may have found that empty, and must not find this
+        // lane empty too.
+        if !inode.volatile.is(id) && !lives_on(inode, id.generation) {
             continue;
         }
         // I4: handles that other threads have lowered here meanwhile are lowered there too.
@@ -264,13 +282,28 @@ pub fn hand_over<'c>(core: &'c Core, from: u16, to: u16) -> Vec<InodeRef<'c>> {
     nameless
 }
 
-/// Removes all counts of a lane whose process is gone. Returns their inodes.
-pub fn forget(core: &Core, lane: u16) -> Vec<InodeId> {
-    let forgotten = entries(core, lane).map(|(slot, id, _)| {
-        slot.word.store(0, SeqCst);
-        id
-    });
-    forgotten.collect()
+/// The counts of one inode in a lane whose process is gone.
+pub struct Forgotten<'c> {
+    slot: &'c Slot,
+    /// The inode.
+    pub id: InodeId,
+}
+
+impl Forgotten<'_> {
+    /// Removes them.
+    pub fn remove(&self) {
+        self.slot.word.store(0, SeqCst);
+    }
+}
+
+/// The counts of a lane whose process is gone.
+pub fn of_gone(core: &Core, lane: u16) -> impl Iterator<Item = Forgotten<'_>> {
+    entries(core, lane).map(|(slot, id, _)| Forgotten { slot, id })
+}
+
+/// Removes all counts of a lane whose contents are damaged.
+pub fn forget(core: &Core, lane: u16) {
+    of_gone(core, lane).for_each(|counts| counts.remove());
 }
 
 /// Removes a lane's counts of an inode that only this lane knows.

@@ -70,6 +70,8 @@ fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
     // Held open, because the inode may die meanwhile.
     if life::open(core, guard, inode, id.generation).is_ok() {
         if kind == FileKind::Directory {
+            // The call holds no bucket any more, and the intent has room for few directories.
+            guard.lane.intent.forget_dirs();
             let latched = ops::latch(core, inode);
             step(core, guard, inode, if latched.is_some() { Eof::Held } else { Eof::NotHeld });
         } else {

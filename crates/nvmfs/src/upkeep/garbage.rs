@@ -143,6 +143,7 @@ impl Page {
     }
 
     /// One line of it.
+    #[inline]
     pub fn line(&self, slot: u32) -> Line {
         std::array::from_fn(|i| u64::from_le(self.0[slot as usize * 8 + i]))
     }

@@ -6,6 +6,7 @@ use crate::names::life;
 use crate::state::core::Core;
 use crate::state::lane::LaneLocal;
 use crate::state::lease::{exclude_reclaimers, of_the_dead, park, unpark};
+use crate::state::living::lives_on;
 use crate::state::opens;
 use crate::state::scratch::Scratch;
 use heddle_arena::Lease;
@@ -38,7 +39,8 @@ fn hand_over(core: &Core, lane: u16) -> bool {
     let mut scratch = Scratch::default();
     // The lane is this thread's, and idle.
     let mut guard = of_the_dead(core, lane, &mut scratch);
-    for inode in opens::hand_over(core, lane, parked.lane.0) {
+    let lives_on = |inode, generation| lives_on(core, inode, generation);
+    for inode in opens::hand_over(core, lane, parked.lane.0, lives_on) {
         life::end_once(core, &mut guard, inode);
     }
     drop(guard);

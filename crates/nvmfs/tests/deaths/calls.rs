@@ -85,6 +85,13 @@ pub const CALLS: &[Call] = &[
         let mode = SetAttr { perm: Some(0o604), ..SetAttr::default() };
         _ = case.fs().setattr(&root(), case.file.ino, None, &mode).unwrap();
     }),
+    ("changes a directory's mode", |case| {
+        let mode = SetAttr { perm: Some(0o705), ..SetAttr::default() };
+        _ = case.fs().setattr(&root(), case.dir, None, &mode).unwrap();
+    }),
+    ("sets a directory's attribute", |case| {
+        case.fs().setxattr(&root(), case.dir, attribute(), &[6; 5000], SetXattr::Any).unwrap();
+    }),
     ("replaces an attribute", |case| {
         case.fs().setxattr(&root(), case.file.ino, attribute(), &[6; 5000], SetXattr::Any).unwrap();
     }),

@@ -265,7 +265,8 @@ fn flush_born(core: &Core, lane: &Lane) {
 fn repair_chains<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, garbage: &mut Vec<Extent>) -> Vec<Kept<'c>> {
     let intent = &guard.lane.intent;
     let logs = [intent.log_before(), intent.log()];
-    let owners = guard.own.chains.iter().map(|held| held.ino).chain([intent.cells().0]);
+    // A removal in place borrows the chains of a directory, whether the lane has one of them or not.
+    let owners = guard.own.chains.iter().map(|held| held.ino).chain([intent.cells().0]).chain(intent.dirs());
     let mut owners: Vec<u64> = owners.chain(logs.into_iter().flatten().map(|(ino, ..)| ino)).collect();
     owners.sort_unstable();
     owners.dedup();

@@ -269,13 +269,17 @@ pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
     // Only one thread of the process may have died: then the other threads keep the handles.
     let is_gone = core.lane_table().is_gone(&core.arena, ProcessTag::from_word(guard.lane.home.load(SeqCst)));
     if is_gone && !planted(Bug::KeepsTheDead) {
-        for id in opens::forget(core, guard.id) {
-            if let Some(inode) = living(core, id.ino.0).filter(|inode| inode.id() == id)
-                && inode.volatile.nlink.load(SeqCst) == 0
-            {
-                life::end_once(core, guard, inode);
+        for handles in opens::of_gone(core, guard.id) {
+            // Noted first: if this settler dies, the next one finds no count of it.
+            guard.lane.intent.note_freeing(handles.id.ino.0, Freeing::Asked);
+            handles.remove();
+            step(Step::Settling);
+            let inode = living(core, handles.id.ino.0).filter(|inode| inode.id() == handles.id);
+            if let Some(nameless) = inode.filter(|inode| inode.volatile.nlink.load(SeqCst) == 0) {
+                life::end_once(core, guard, nameless);
             }
         }
+        guard.lane.intent.note_freeing(0, Freeing::None);
     }
 }
 

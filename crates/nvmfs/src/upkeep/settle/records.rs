@@ -7,7 +7,7 @@
 use crate::file::cells::wake;
 use crate::file::{blocks, resize, shift};
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
-use crate::format::record::{Blocks, FoundRecord, Record, lane_of, parse};
+use crate::format::record::{Attributes, Blocks, FoundRecord, Record, lane_of, parse};
 use crate::ids::{BlockNo, Extent, PageNo, Version, add_extent};
 use crate::planted::{Bug, planted};
 use crate::state::cell::Map;
@@ -72,7 +72,7 @@ pub fn apply(
                 }
                 publish(core, lane, inode, (page, pages), version, |_| Map::HOLE, &mut replaced);
             }
-            Record::Attributes(state) if moves_eof && !inode.volatile.is_directory() => {
+            Record::Attributes(state) if moves_eof && is_news(inode, state) => {
                 // A writer may have advanced mtime since.
                 let change = core.lane(lane).intent.mtime_change(state.mtime);
                 resize::apply(inode, std::slice::from_ref(record), change);
@@ -106,6 +106,11 @@ pub fn apply(
     if inode.volatile.pins.now().none() {
         garbage.extend(replaced);
     }
+}
+
+/// Returns true if the attributes may not all be in memory. Cleaning logs those of a directory again as they are.
+fn is_news(inode: InodeRef<'_>, recorded: Attributes) -> bool {
+    !inode.volatile.is_directory() || recorded.change_count > inode.volatile.change_count()
 }
 
 /// The blocks of a write's pages.

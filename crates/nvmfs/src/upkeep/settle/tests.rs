@@ -2,12 +2,14 @@
 
 mod claims;
 mod costs;
+mod directories;
 mod ending;
 mod finished;
 mod frozen;
 mod handles;
 mod in_place;
 mod lanes;
+mod lists;
 mod mounts;
 mod orphans;
 mod still;

@@ -2,7 +2,7 @@
 //! and not later than the next round.
 
 use super::super::sweep;
-use super::{Bench, PAGE, bench, ended};
+use super::{Bench, PAGE, bench, dies, ended};
 use crate::fs::NvmFs;
 use crate::state::lease;
 use heddle_arena::sync::atomic::AtomicU32;
@@ -160,6 +160,37 @@ fn an_unlinked_file_of_an_exited_process_is_freed_next_round() {
         assert!(free() + 4 > before, "way {way}: {} blocks are held by nobody", before - free());
         drop(fs);
         end(bench);
+    }
+}
+
+/// The counts of all were gone before the first of them was ended.
+#[test]
+fn files_of_the_dead_end_though_a_settler_dies_among_them() {
+    for then in 1.. {
+        let bench = bench();
+        let fs = bench.volume.fs();
+        // What a lane takes when it is leased first.
+        assert_eq!(ended(child(|| drop(lease::enter(&fs.core).unwrap())), 0), 0);
+        sweep(&fs.core);
+        lease::leave(&fs.core);
+        let before = fs.core.free_map().count();
+        let pid = child(|| _ = [b"u", b"v", b"w"].map(|name| unnamed(&fs, name)));
+        assert_eq!(ended(pid, 0), 0);
+        let settler_died = dies(then, || _ = sweep(&fs.core));
+        sweep(&fs.core);
+        lease::leave(&fs.core);
+        let now = fs.core.free_map().count();
+        // Some pages of the directory's log.
+        assert!(
+            now + BLOCKS > before,
+            "settled as far as {then}: {} blocks are held by nobody",
+            before - now
+        );
+        drop(fs);
+        end(bench);
+        if !settler_died {
+            break;
+        }
     }
 }
 
