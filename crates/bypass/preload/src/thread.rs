@@ -26,6 +26,8 @@ pub struct Record {
     pub uses: AtomicPtr<Descriptor>,
     /// Number of nested uses of that file by its number: no thread closes the number meanwhile.
     by_number: AtomicU32,
+    /// Number of such uses that have ended, the nested ones not counted.
+    by_number_ended: AtomicU32,
     /// Its counts.
     pub counts: Counts,
     taken: AtomicBool,
@@ -255,19 +257,26 @@ impl ByNumber {
 
 impl Drop for ByNumber {
     fn drop(&mut self) {
-        self.0.by_number.store(self.0.by_number.load(SeqCst) - 1, SeqCst);
+        let left = self.0.by_number.load(SeqCst) - 1;
+        self.0.by_number.store(left, SeqCst);
+        if left == 0 {
+            self.0.by_number_ended.store(self.0.by_number_ended.load(SeqCst).wrapping_add(1), SeqCst);
+        }
     }
 }
 
-/// Waits until no other thread uses this file by number (O3). If the file was freed and another one has its
-/// memory, there is nothing to wait for.
+/// Waits until each use of this file by number in another thread has ended (O3). Later ones are by its other numbers. If the file was freed
+/// and another one has its memory, there is nothing to wait for.
 pub fn nobody_uses_numbers_of(descriptor: *const Descriptor) {
     let own = this_thread().record.get();
     let uses = |r: &Record| r.by_number.load(SeqCst) != 0 && r.uses.load(SeqCst).cast_const() == descriptor;
-    let mut looks = 0;
-    while records().any(|r| !std::ptr::eq(r, own) && uses(r)) {
-        looks += 1;
-        pause(looks);
+    for record in records().filter(|r| !std::ptr::eq(*r, own) && uses(r)) {
+        let ended = record.by_number_ended.load(SeqCst);
+        let mut looks = 0;
+        while uses(record) && record.by_number_ended.load(SeqCst) == ended {
+            looks += 1;
+            pause(looks);
+        }
     }
 }
 

@@ -25,10 +25,10 @@ impl File {
         });
     }
 
-    /// Returns true if the offset may come back from the kernel. Calls that use it then go through
-    /// [`File::with_kernel_offset`].
-    pub fn offset_may_come_back(&self) -> bool {
-        self.whose_offset.load(SeqCst) == SHARED
+    /// Returns true if the kernel's offset counts for ever. Until then, calls of the kernel that use it go through
+    /// [`File::with_kernel_offset`]: another thread may take the offset back at any time.
+    pub fn offset_is_the_kernels(&self) -> bool {
+        self.whose_offset.load(SeqCst) == KERNELS
     }
 
     /// Prepares the file for a forked child, which has this library too.

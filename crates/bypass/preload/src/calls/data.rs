@@ -34,7 +34,7 @@ fn answer(
         }
         Err(why) => {
             used.passed(why);
-            let kernels = why == Passed::KernelOffset && !used.file().offset_may_come_back();
+            let kernels = why == Passed::KernelOffset && used.file().offset_is_the_kernels();
             // No thread closes the number meanwhile: otherwise the call would use the kernel's offset of the
             // next file with that number.
             let done = match kernels {
