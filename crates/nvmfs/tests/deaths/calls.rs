@@ -13,6 +13,7 @@ pub const CROWD: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 pub const GROWS: &str = "i";
 /// The only names of a directory.
 const PAIR: [&str; 2] = ["one", "two"];
+pub const NAMES_A_NAMELESS: &str = "makes a nameless file and names it";
 const CLEANS_FILE: &str = "cleans a file's log";
 const CLEANS_DIRECTORY: &str = "cleans a directory's log";
 /// Records of a log page.
@@ -105,7 +106,7 @@ pub const CALLS: &[Call] = &[
     ("moves a directory", |case| {
         case.fs().replace((Ino::ROOT, "empty"), (case.crowd, GROWS)).unwrap();
     }),
-    ("makes a nameless file and names it", |case| {
+    (NAMES_A_NAMELESS, |case| {
         let flags = OpenFlags::READ_WRITE;
         let file = case.fs().tmpfile(&root(), Ino::ROOT, 0o600, flags, true).unwrap().1;
         case.fs().link(&root(), file.ino, Ino::ROOT, name("new")).unwrap();
