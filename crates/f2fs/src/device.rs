@@ -5,12 +5,17 @@
 //! mounted. A repair by another program is the exception: that program opens the device exclusively, and this
 //! one holds it so before and behind.
 //!
-//! Invariant   [`Device::begin_writing`] is called before a block changes, and before a superblock is read to be changed.
+//! Invariants  D1  [`Device::begin_writing`] is called before a block changes, and before a superblock is read to be changed.
+//!             D2  when a write or a flush has failed, each write and each flush that begins after its return fails. So nothing is
+//!                 acknowledged that lies behind a lost block, or whose own loss was reported to another call.
+
+mod flushes;
 
 use crate::error::OpenError;
 use crate::format::{BLOCK_BYTES, Block};
 use crate::ids::BlockAddr;
 use crate::planted::{Breach, breaks};
+use flushes::{Description, Flushes};
 use heddle_signatures::{Claim, ClaimMode, Content, claim, discard};
 use heddle_undo::Old;
 use heddle_vfs::{Error, Result};
@@ -83,6 +88,8 @@ pub struct Faults {
     pub failing: u64,
     /// True: no call fails or is counted for now.
     pub paused: bool,
+    /// Number of flushes that have failed. Each description of the device reports that once, as in Linux.
+    pub flushes_failed: u64,
 }
 
 /// A change that has to be durable before all others. It writes by [`Device::write_unprepared`].
@@ -99,6 +106,9 @@ pub(crate) struct Device {
     is_block_device: bool,
     /// True: it is told of unused blocks.
     discards: AtomicBool,
+    flushes: Flushes,
+    /// True: a write or a flush has failed (D2).
+    lost: AtomicBool,
     /// What the first change of a block waits for.
     before_writing: Mutex<Option<Preparation>>,
     /// True: nothing is left of that.
@@ -118,6 +128,8 @@ impl Drop for Device {
     /// a copy of the descriptor until it executes another program, and would keep the image locked until
     /// then.
     fn drop(&mut self) {
+        // The next user of a block device opens it exclusively as soon as it is unlocked.
+        self.flushes.close();
         // If it cannot be unlocked, it stays locked until the last copy is closed.
         if !self.is_view {
             let _ = flock(&self.file, FlockOperation::Unlock);
@@ -161,7 +173,14 @@ impl Device {
             false => claim(&file, if writes { ClaimMode::Write } else { ClaimMode::Read }),
         };
         let claim = claimed.map_err(|by| OpenError::InUse { image: path.into(), by })?;
-        Device::of(file, claim, path)
+        let mut device = Device::of(file, claim, path)?;
+        // PERSIST: before the first write: a description reports what fails after it was opened.
+        if access == Access::Write
+            && let Ok(path) = device.path_by_number()
+        {
+            device.flushes = Flushes::side_by_side(&path);
+        }
+        Ok(device)
     }
 
     /// Hands the lock to programs that are started from now on: it is held until the last of them has ended, also if
@@ -199,6 +218,8 @@ impl Device {
             blocks: bytes / BLOCK_BYTES as u64,
             is_block_device: is_device,
             discards: AtomicBool::new(false),
+            flushes: Flushes::one_by_one(),
+            lost: AtomicBool::new(false),
             before_writing: Mutex::default(),
             is_prepared: AtomicBool::new(true),
             old: None,
@@ -299,7 +320,7 @@ impl Device {
         self.is_prepared.store(false, Relaxed); // ORDERING: Relaxed, set before the first write.
     }
 
-    /// Blocks may change when this returns. If it fails, the next call tries again.
+    /// Blocks may change when this returns. If it fails, the next call tries again, unless a write was lost.
     pub(crate) fn begin_writing(&self) -> Result<()> {
         // ORDERING: Acquire, pairs with the Release below: the preparation is durable for all who see true.
         if self.is_prepared.load(Acquire) {
@@ -322,6 +343,11 @@ impl Device {
 
     /// The same, for the preparation itself.
     pub(crate) fn write_unprepared(&self, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
+        self.not_lost()?;
+        self.noting_loss(self.write_now(addr, bytes))
+    }
+
+    fn write_now(&self, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
         #[cfg(feature = "testkit")]
         {
             // Gives another thread the chance to be first.
@@ -333,6 +359,35 @@ impl Device {
         self.file.write_all_at(bytes, at).map_err(|error| {
             Error::Io(format!("block {} of {} cannot be written: {error}", addr.0, self.path.display()))
         })
+    }
+
+    /// Fails if a write or a flush has failed (D2).
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn not_lost(&self) -> Result<()> {
+        // ORDERING: Relaxed. Who goes on behind a lost block has a lock that the thread which lost it gave back after the store: of the
+        // fsync chain, of the call gate, or of the description.
+        match self.lost.load(Relaxed) {
+            true => Err(Error::Io(format!(
+                "an earlier write to {} failed: nothing is written any more",
+                self.path.display()
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes that a write or a flush has failed, before its caller gives back a lock.
+    fn noting_loss(&self, done: Result<()>) -> Result<()> {
+        if done.is_err() {
+            self.lost.store(true, Relaxed); // ORDERING: Relaxed, see `not_lost`.
+        }
+        done
+    }
+
+    /// Lets a repair write again that goes back: it compares and writes all blocks that it has changed.
+    pub(crate) fn forget_loss(&self) {
+        self.lost.store(false, Relaxed); // ORDERING: Relaxed, a repair has one thread.
     }
 
     /// Checks that a file was not truncated: its data would be lost, and a write behind its end would leave
@@ -356,12 +411,33 @@ impl Device {
 
     /// Flushes the device: all earlier writes are durable when this returns.
     pub(crate) fn flush(&self) -> Result<()> {
+        self.flush_by(&mut self.flushes.begin())
+    }
+
+    fn flush_by(&self, own: &mut Description) -> Result<()> {
+        // With the description: its last user may have had the report that this one needs.
+        self.not_lost()?;
+        self.noting_loss(self.flush_now(own))
+    }
+
+    fn flush_now(&self, own: &mut Description) -> Result<()> {
         #[cfg(feature = "testkit")]
-        self.may_fail(Some(Traffic::FailedFlush))?;
-        let done = self.file.sync_data();
+        let _reported_below = self.may_fail(Some(Traffic::FailedFlush));
+        let done = own.file.as_ref().unwrap_or(&self.file).sync_data();
         done.map_err(|error| Error::Io(format!("{} cannot be flushed: {error}", self.path.display())))?;
         self.check_size()?;
         #[cfg(feature = "testkit")]
+        self.report(own)?;
+        Ok(())
+    }
+
+    /// Fails if a flush has failed since this description reported one, and notes a flush otherwise.
+    #[cfg(feature = "testkit")]
+    fn report(&self, own: &mut Description) -> Result<()> {
+        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut own.reported, faults.flushes_failed) != faults.flushes_failed {
+            return Err(Error::Io("the device fails, as a test told it to".into()));
+        }
         self.note(Traffic::Flush);
         Ok(())
     }
@@ -404,6 +480,7 @@ impl Device {
             }
             Faults { failing: failing @ 1.., .. } => {
                 *failing -= 1;
+                faults.flushes_failed += u64::from(matches!(trace, Some(Traffic::FailedFlush)));
                 trace.into_iter().for_each(|trace| self.note(trace));
                 Err(Error::Io("the device fails, as a test told it to".into()))
             }
@@ -423,3 +500,6 @@ impl Device {
         Ok(block)
     }
 }
+
+#[cfg(test)]
+mod tests;

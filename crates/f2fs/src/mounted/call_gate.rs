@@ -115,8 +115,9 @@ impl F2fs {
     /// Fails if the file system has failed.
     ///
     /// # Errors
-    /// [`Error::Io`] after a call, a checkpoint or an fsync that failed half-way.
+    /// [`Error::Io`] after a call, a checkpoint or an fsync that failed half-way, or a write to the device that failed.
     pub(crate) fn not_failed(&self) -> Result<()> {
+        self.media.device.not_lost()?;
         // ORDERING: Relaxed, one word that only ever becomes true; a thread that misses it loads it again
         // before it writes to the device.
         if self.failed.load(Relaxed) {

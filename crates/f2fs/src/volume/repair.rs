@@ -364,6 +364,7 @@ impl Repair {
             Some(_) => None,
             None => self.device.hold().map_err(|error| error.to_string())?,
         };
+        self.device.forget_loss();
         let old = self.undo.old();
         let read = |block: u64, bytes: &mut Block| old.read(block, bytes).map(drop);
         let done = undo::restore(&self.device, self.id, old.blocks().collect(), read);

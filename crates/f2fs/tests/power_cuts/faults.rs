@@ -3,7 +3,7 @@
 //!
 //! `HEDDLE_F2FS_FAULTS`: devices that fail, of each kind.
 
-use super::rig::{Random, blocks_of, cut, may_be, play, put_down};
+use super::rig::{Appended, Random, blocks_of, cut, may_be, play, put_down};
 use crate::common::{Image, fsck_is_clean, open_as};
 use heddle_f2fs::{F2fs, Variant};
 use heddle_vfs::testkit::Tree;
@@ -68,4 +68,26 @@ fn a_device_that_fails_loses_nothing_that_was_acknowledged() {
         failed += u64::from(one_failure(&image, n, served, failing));
     }
     assert!(failed > count / 4, "{failed} of {count} devices failed half-way through a call");
+}
+
+/// The device reports a lost block to one of the flushes that run at once, and a lost node hides those behind it.
+#[test]
+fn an_fsync_that_returned_counts_though_one_beside_it_failed() {
+    let Some(image) = Image::empty(64, &[]) else { return };
+    let (base, mut random) = (blocks_of(&image.path), Random(5));
+    let mut failed = 0;
+    for served in 0..80 {
+        let copy = put_down(&base);
+        let fs = F2fs::open_for_writing(&copy.path).unwrap();
+        fs.sync().unwrap();
+        fs.set_faults(|faults| (faults.served, faults.failing) = (served, 1));
+        let appended = Appended::until_a_failure(&fs, 8);
+        failed += u64::from(fs.has_failed());
+        let traffic = fs.traffic();
+        drop(fs);
+        let left = put_down(&cut(&base, &traffic, &mut random));
+        let fs = F2fs::open_for_writing(&left.path).unwrap_or_else(|e| panic!("{served}: {e}"));
+        appended.is_there(&fs, traffic.len());
+    }
+    assert!(failed > 40, "{failed} devices failed half-way through a call");
 }

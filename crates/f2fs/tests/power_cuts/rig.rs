@@ -365,23 +365,30 @@ pub struct Appended(Vec<Vec<(usize, u64, u64)>>);
 impl Appended {
     /// Some threads append to files of their own, each to four of them, which they make, and fsync each time.
     pub fn side_by_side(fs: &F2fs) -> Appended {
-        const THREADS: usize = 4;
         const APPENDS: u64 = 40;
+        let appended = Appended::until_a_failure(fs, APPENDS);
+        assert!(appended.0.iter().all(|of_one| of_one.len() as u64 == APPENDS));
+        appended
+    }
+
+    /// The same, as long as no call of the thread fails.
+    pub fn until_a_failure(fs: &F2fs, appends: u64) -> Appended {
+        const THREADS: usize = 4;
         const RECORD: u64 = 700;
         let work = |me: usize| {
             let append = move |n: u64| {
                 let (root, text) = (Cred::root(), Appended::name(me, n / 10));
                 let name = Name::new(text.as_bytes()).unwrap();
                 let file = match fs.lookup(&root, Ino::ROOT, name) {
-                    Ok(attr) => fs.open(&root, attr.ino, OpenFlags::READ_WRITE).unwrap(),
-                    Err(_) => fs.create(&root, Ino::ROOT, name, 0o600, OpenFlags::READ_WRITE).unwrap().1,
+                    Ok(attr) => fs.open(&root, attr.ino, OpenFlags::READ_WRITE).ok()?,
+                    Err(_) => fs.create(&root, Ino::ROOT, name, 0o600, OpenFlags::READ_WRITE).ok()?.1,
                 };
-                let at = fs.append(&file, &[me as u8 + 1; RECORD as usize]).unwrap();
-                fs.fsync(&file, n.is_multiple_of(2)).unwrap();
+                let at = fs.append(&file, &[me as u8 + 1; RECORD as usize]);
+                let done = at.and_then(|at| fs.fsync(&file, n.is_multiple_of(2)).map(|()| at));
                 fs.release(file);
-                (fs.traffic().len(), n / 10, at + RECORD)
+                Some((fs.traffic().len(), n / 10, done.ok()? + RECORD))
             };
-            move || (0..APPENDS).map(append).collect()
+            move || (0..appends).map_while(append).collect()
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS).map(|me| scope.spawn(work(me))).collect();

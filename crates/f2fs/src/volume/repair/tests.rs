@@ -20,7 +20,7 @@ fn a_repair_whose_begin_fails_says_whether_the_image_is_changed() {
         assert!(served < 200, "no repair begins");
         let device = Device::open(&path, Access::Repair).unwrap();
         let Ok(repair) = Repair::unmarked(device, &undo, Earlier::Counts) else { panic!("no undo file") };
-        *repair.device.faults.lock().unwrap() = Faults { served, failing: u64::MAX, paused: false };
+        *repair.device.faults.lock().unwrap() = Faults { served, failing: u64::MAX, ..Faults::default() };
         match repair.begun() {
             Ok(Ok(_)) => break,
             Ok(Err(_)) => assert!(!undo.exists(), "{served}"),
