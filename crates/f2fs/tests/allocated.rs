@@ -268,3 +268,29 @@ fn a_zeroed_range_that_does_not_fit_has_zeroed_nothing() {
     assert!(read(&fs, Path::new("/file")) == [7; 8 * PAGE as usize]);
     fs.release(file);
 }
+
+/// Recovery cut the file at its size after it had taken in the space behind that.
+#[test]
+fn crash_space_beyond_the_end_of_a_shortened_file_was_not_recovered() {
+    let image = Image::made(64);
+    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    let file = open(&fs, "file");
+    fs.write(&file, 0, &[5; 1000 * PAGE as usize]).unwrap();
+    fs.sync().unwrap();
+    resize(&fs, &file, 900 * PAGE);
+    fs.fallocate(&file, KEEP, 900 * PAGE, 100 * PAGE).unwrap();
+    fs.fsync(&file, false).unwrap();
+    let before = allocated(&fs, &file);
+    fs.release(file);
+    drop(fs);
+    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    let file = open(&fs, "file");
+    assert_eq!((fs.info().fsynced_inodes, allocated(&fs, &file)), (1, before));
+    assert!(read(&fs, Path::new("/file")) == [5; 900 * PAGE as usize]);
+    resize(&fs, &file, 1000 * PAGE);
+    assert!(read(&fs, Path::new("/file"))[900 * PAGE as usize..] == [0; 100 * PAGE as usize]);
+    fs.release(file);
+    fs.unmount().unwrap();
+    drop(fs);
+    fsck_is_clean(&image.path);
+}

@@ -93,6 +93,29 @@ impl Chain {
         Chain(chain)
     }
 
+    /// For each node the inode that the same fsync wrote, by its index: none, if it wrote other nodes alone.
+    pub(crate) fn forms(&self) -> Vec<Option<usize>> {
+        let mut ahead = HashMap::new();
+        let mut forms: Vec<_> = self
+            .0
+            .iter()
+            .enumerate()
+            .rev()
+            .map(|(n, link)| {
+                // Behind a mark another fsync begins.
+                if link.is_marked() {
+                    ahead.remove(&link.ino());
+                }
+                if link.nid() == link.ino() {
+                    ahead.insert(link.ino(), n);
+                }
+                ahead.get(&link.ino()).copied()
+            })
+            .collect();
+        forms.reverse();
+        forms
+    }
+
     /// Inodes of the chain that say to have names.
     pub(crate) fn named_inodes(&self, device: &Device) -> Nids {
         let is_named = |link: &&Link| {

@@ -8,6 +8,7 @@
 //! Invariants  R1  until that checkpoint is valid, no block of the chain, or that it leads to, is overwritten: after a crash recovery
 //!                 begins again (`segments/adopt.rs`).
 //!             R2  the numbers of new inodes are taken before any other number is.
+//!             R3  of one fsync the inode's form comes first, and its cut at the size: pages behind the end, in nodes before it, stay.
 //! Source      F2FS paper (FAST '15) section 2.4.2.
 
 use crate::change::Change;
@@ -22,7 +23,7 @@ use crate::planted::{Breach, breaks};
 use crate::recovery::fsynced::{Chain, Link};
 use crate::times::now;
 use heddle_vfs::{Error, FileKind, NAME_MAX_BYTES, Name, Result};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
@@ -54,7 +55,12 @@ impl F2fs {
                 born.insert(link.ino());
             }
         }
-        for link in &chain.0 {
+        let (forms, mut formed) = (chain.forms(), HashMap::new());
+        for (link, form) in chain.0.iter().zip(forms) {
+            // R3.
+            if let Some(form) = form.filter(|form| formed.insert(link.ino(), *form) != Some(*form)) {
+                self.take_in_form(&change, &chain.0[form])?;
+            }
             self.take_in(&change, link, born.contains(&link.ino()))?;
         }
         drop(change);
@@ -62,17 +68,24 @@ impl F2fs {
         self.fold(false)
     }
 
-    fn take_in(&self, change: &Change<'_>, link: &Link, is_new: bool) -> Result<()> {
-        let media = &self.media;
-        let (node, ino) = (media.node_at(link.addr)?, link.ino());
-        let now = match media.inode(ino) {
-            // It had no name any more when its inode was written.
-            Err(Error::Stale) => return Ok(()),
-            found => found?,
-        };
-        if now.kind != FileKind::Regular {
-            return Ok(());
+    /// The inode as it is now, if it is a file. It is none if it had no name any more when its inode was written.
+    fn file_of(&self, link: &Link) -> Result<Option<Inode>> {
+        match self.media.inode(link.ino()) {
+            Err(Error::Stale) => Ok(None),
+            found => Ok(Some(found?).filter(|now| now.kind == FileKind::Regular)),
         }
+    }
+
+    fn take_in_form(&self, change: &Change<'_>, link: &Link) -> Result<()> {
+        match self.file_of(link)? {
+            Some(now) => change.take_in_form(&change.said_by(&self.media.node_at(link.addr)?, &now)?, &now),
+            None => Ok(()),
+        }
+    }
+
+    fn take_in(&self, change: &Change<'_>, link: &Link, is_new: bool) -> Result<()> {
+        let (node, ino) = (self.media.node_at(link.addr)?, link.ino());
+        let Some(now) = self.file_of(link)? else { return Ok(()) };
         match NodeRole::of(node.footer.place(), now.pointers()) {
             Some(NodeRole::Inode) => {
                 change.take_in_inode(&node, &now)?;
@@ -169,8 +182,8 @@ impl Change<'_> {
         Ok(true)
     }
 
-    /// Gives the inode its fsynced state.
-    fn take_in_inode(&self, node: &Arc<NodeBlock>, now: &Inode) -> Result<()> {
+    /// The fsynced inode, which must be of the same file.
+    fn said_by(&self, node: &Arc<NodeBlock>, now: &Inode) -> Result<Inode> {
         let said = Inode::of(Arc::clone(node), self.features)?;
         said.check_readable()?;
         let (ino, block) = (said.nid, said.block());
@@ -180,7 +193,13 @@ impl Change<'_> {
         if (said.first_pointer(), said.pointers()) != (now.first_pointer(), now.pointers()) {
             return Err(wrong(ino, "its attributes have another size in the checkpoint"));
         }
-        self.take_in_form(&said, now)?;
+        Ok(said)
+    }
+
+    /// Gives the inode, which has its form, its fsynced state.
+    fn take_in_inode(&self, node: &Arc<NodeBlock>, now: &Inode) -> Result<()> {
+        let said = self.said_by(node, now)?;
+        let (ino, block) = (said.nid, said.block());
         let area = now.inline_xattr_slots();
         let from = block.addr.len() - area;
         self.change_inode(ino, |inode| {
