@@ -88,6 +88,8 @@ pub struct Faults {
     pub failing: u64,
     /// True: no call fails or is counted for now.
     pub paused: bool,
+    /// Reads of blocks from the first of these up to the second fail.
+    pub unreadable: [u32; 2],
     /// Number of flushes that have failed. Each description of the device reports that once, as in Linux.
     pub flushes_failed: u64,
 }
@@ -287,7 +289,7 @@ impl Device {
     /// Reads from byte `skip_bytes` of a block on.
     pub(crate) fn read(&self, addr: BlockAddr, skip_bytes: usize, into: &mut [u8]) -> Result<()> {
         #[cfg(feature = "testkit")]
-        self.may_fail(None)?;
+        self.may_be_unreadable(addr, skip_bytes + into.len())?;
         let at = u64::from(addr.0) * BLOCK_BYTES as u64 + skip_bytes as u64;
         let failed =
             |error| Error::Io(format!("block {} of {} cannot be read: {error}", addr.0, self.path.display()));
@@ -466,6 +468,17 @@ impl Device {
         if !done {
             self.set_discards(false);
         }
+    }
+
+    /// Fails if a fault is due for a read of so many bytes.
+    #[cfg(feature = "testkit")]
+    fn may_be_unreadable(&self, addr: BlockAddr, len_bytes: usize) -> Result<()> {
+        let [from, to] = self.faults.lock().unwrap_or_else(PoisonError::into_inner).unreadable;
+        let blocks = len_bytes.div_ceil(BLOCK_BYTES) as u32;
+        if addr.0 < to && from < addr.0 + blocks {
+            return Err(Error::Io(format!("block {} cannot be read, as a test told it", addr.0)));
+        }
+        self.may_fail(None)
     }
 
     /// Fails if a fault is due, and notes `trace`.

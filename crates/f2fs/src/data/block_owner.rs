@@ -3,7 +3,8 @@
 //!
 //! The summary of the block's segment says which pointer leads to it. If that is the pointer being cleared,
 //! the block is freed. If it is another one, and that pointer does lead there, the block stays in use.
-//! Otherwise the summary is old or damaged, and no pointer is known to use the block: it is freed.
+//! Otherwise the summary is old or damaged, and no pointer is known to use the block: it is freed. So it is if the summary cannot be read:
+//! the segment's table and the pointer agree, and one lost block of summaries must not end all changes.
 
 use crate::format::{NodeBlock, SummaryEntry};
 use crate::ids::{BlockAddr, Nid};
@@ -11,7 +12,7 @@ use crate::image::Media;
 use crate::inode::Inode;
 use crate::node::pointers_of;
 use crate::planted::{Breach, breaks_at_times};
-use heddle_vfs::Result;
+use heddle_vfs::{Error, Result};
 use std::sync::Arc;
 
 /// The pointer to a data block that its summary names.
@@ -29,7 +30,10 @@ impl Media {
         if !self.geometry.in_main(addr) || !segments.is_live(addr) || breaks_at_times(Breach::BlocksLost) {
             return Ok(());
         }
-        let (is_node, entry) = segments.summary_entry(&self.device, addr)?;
+        let (is_node, entry) = match segments.summary_entry(&self.device, addr) {
+            Err(Error::Io(_)) => return segments.release(addr),
+            found => found?,
+        };
         let is_own = !is_node && entry.nid.get() == holder.0 && usize::from(entry.slot.get()) == index;
         if is_own || !self.is_anothers(is_node, addr, entry) {
             return segments.release(addr);

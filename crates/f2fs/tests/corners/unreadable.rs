@@ -246,3 +246,33 @@ fn crash_a_damaged_node_was_cleaned_and_ended_all_changes() {
     fs.release(more);
     fs.unmount().unwrap();
 }
+
+/// At each mount again: the pointer had been changed when the old block's summary was read.
+#[test]
+fn crash_an_unreadable_block_of_summaries_ended_all_changes() {
+    let image = Image::made(64);
+    let fs = mounted(&image);
+    let file = create(&fs, ROOT, "file");
+    // The first segments are not open any more, so that their summaries are read.
+    fs.write(&file, 0, &vec![5; 2000 * PAGE as usize]).unwrap();
+    fs.release(file);
+    fs.unmount().unwrap();
+    let free = fs.statfs().unwrap().blocks_free;
+    drop(fs);
+    let fs = mounted(&image);
+    let geometry = fs.info().geometry;
+    fs.set_faults(|faults| faults.unreadable = [geometry.ssa.0, geometry.main.0]);
+    let root = Cred::root();
+    let ino = fs.lookup(&root, ROOT, name("file")).unwrap().ino;
+    let file = fs.open(&root, ino, OpenFlags::READ_WRITE).unwrap();
+    fs.write(&file, 0, &[6; 3 * PAGE as usize]).unwrap();
+    fs.fsync(&file, false).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(fs.statfs().unwrap().blocks_free, free, "the old blocks are free");
+    fs.release(file);
+    fs.unlink(&root, ROOT, name("file")).unwrap();
+    assert!(!fs.has_failed());
+    fs.unmount().unwrap();
+    drop(fs);
+    crate::common::fsck_is_clean(&image.path);
+}
