@@ -121,11 +121,7 @@ impl Heads {
     pub(super) fn is_of(&self, uuid: [u8; 16], image: CheckpointId, mark: Pairing) -> bool {
         self.now.uuid == uuid
             && self.pairing() == mark
-            && (self.base() == image || self.validity(image) == Validity::Clean && self.is_folding())
-    }
-
-    fn is_folding(&self) -> bool {
-        self.now.state.get() == log_state::FOLDING
+            && (self.base() == image || self.validity(image) == Validity::Clean && self.next() == image)
     }
 
     fn next(&self) -> CheckpointId {
@@ -158,13 +154,14 @@ impl Heads {
         }
     }
 
-    /// The image's next checkpoint will be this one, and have all that the records say.
+    /// The image's next checkpoint will be this one, and have all that the records say. Also without records: after a cut the image with
+    /// that checkpoint must be known for the log's.
     pub(super) fn make_folding(&mut self, region: &Region, next: CheckpointId) {
         if self.now.state.get() != log_state::CLEAN {
             self.now.state.set(log_state::FOLDING);
-            (self.now.next_version, self.now.next_crc) = (next.version.into(), next.crc.into());
-            self.write(region);
         }
+        (self.now.next_version, self.now.next_crc) = (next.version.into(), next.crc.into());
+        self.write(region);
     }
 
     /// What records say is given up: whatever image is paired with them is not any more.
@@ -268,7 +265,7 @@ mod tests {
         use Validity::{Clean, Elsewhere, Records};
         assert_eq!(of(&heads), [(Clean, true), (Clean, false)]);
         heads.make_folding(&region, NEW);
-        assert_eq!(of(&heads), [(Clean, true), (Clean, false)], "what has no records is not folded");
+        assert_eq!(of(&heads), [(Clean, true), (Clean, true)], "without records both are its image");
         heads.make_active(&region);
         assert_eq!(of(&heads), [(Records, true), (Elsewhere, false)]);
         heads.make_folding(&region, NEW);

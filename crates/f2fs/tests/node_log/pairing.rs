@@ -1,7 +1,7 @@
 //! Image and log know each other: no copy of either from before, and no other log of the same image, is taken for the pair.
 
 use crate::common::{self, Image};
-use crate::machine::{append_durably, fresh, log_in, name, open};
+use crate::machine::{append_durably, fresh, log_in, made, name, open};
 use crate::rig::{Random, blocks_of};
 use heddle_f2fs::{F2fs, OpenError, Variant, make_image};
 use heddle_pmem::{CrashPoint, Region, Simulator};
@@ -172,6 +172,9 @@ fn a_cut_between_mark_and_head_costs_nothing() {
     let (fs, nvm) = open(&image.path, SYSTEM, &fresh());
     let (fs, states) = (fs.unwrap(), States::of(&image, &nvm));
     append_durably(&fs, "file", b"one");
+    fs.fold_now().unwrap();
+    // A checkpoint while the log has no records.
+    fs.release(made(&fs, "other"));
     fs.fold_now().unwrap();
     append_durably(&fs, "file", b"two");
     fs.unmount().unwrap();
