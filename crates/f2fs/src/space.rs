@@ -86,9 +86,9 @@ impl Space {
 
     /// Returns true if there is space for everything in the last checkpoint or log checkpoint and, in addition, for
     /// all changes since. After a crash both may exist: a new name in the place of a removed one may need a
-    /// block then.
+    /// block then, and its directory nodes.
     pub(crate) fn can_roll_forward(&self) -> bool {
-        let names = self.since.names_left();
+        let names = self.since.blocks_for_names_left();
         let counted = self.locked();
         counted.last + counted.taken + names <= self.blocks_user
     }
@@ -199,6 +199,17 @@ mod tests {
         assert!(!space.can_roll_forward(), "what went is there after a crash");
         assert!(space.checkpointed().is_empty());
         assert!(space.can_roll_forward());
+    }
+
+    #[test]
+    fn names_that_come_back_have_room_for_nodes_of_their_directories() {
+        let space = space();
+        let left = |dir: u32, name: &[u8]| {
+            space.since.left(Nid(dir), name);
+            space.can_roll_forward()
+        };
+        assert_eq!([left(5, b"1"), left(5, b"2"), left(6, b"1")], [true; 3], "ten blocks are free");
+        assert_eq!([left(6, b"2"), left(6, b"3"), left(6, b"4"), left(6, b"5")], [true, true, true, false]);
     }
 
     #[test]

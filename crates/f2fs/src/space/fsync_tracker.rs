@@ -21,6 +21,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Most names that are kept.
 const LEFT_MAX: usize = 1 << 16;
 
+/// New nodes that may lead to a new page of a directory.
+const NODES_TO_PAGE: usize = 2;
+
 /// The state for fsyncs.
 #[derive(Default)]
 pub(crate) struct Since {
@@ -42,6 +45,8 @@ struct State {
     lessened: Nids,
     /// Names that were removed, or lead to another file now: their directories and checksums.
     left: HashSet<(Nid, u32)>,
+    /// Their directories.
+    left_dirs: Nids,
     /// True: more names than are kept.
     left_many: bool,
     /// Files with pages on the device that may not be durable.
@@ -95,14 +100,17 @@ impl Since {
         let mut state = self.state();
         if state.left.len() < LEFT_MAX {
             state.left.insert((dir, crc32fast::hash(name)));
+            state.left_dirs.insert(dir);
         } else {
             state.left_many = true;
         }
     }
 
-    /// Number of names that were removed, or lead to another file.
-    pub(crate) fn names_left(&self) -> u64 {
-        self.state().left.len() as u64
+    /// Most blocks that names need which were removed, or lead to another file, if recovery meets them: one each, and in each directory two
+    /// nodes that lead to them.
+    pub(crate) fn blocks_for_names_left(&self) -> u64 {
+        let state = self.state();
+        (state.left.len() + NODES_TO_PAGE * state.left_dirs.len()) as u64
     }
 
     /// Counts nodes that an fsync writes.
@@ -218,8 +226,8 @@ mod tests {
         assert_eq!(since.way_of(&file(), false), ByNodes { with_name: true });
         since.left(DIR, b"name");
         assert_eq!(
-            (since.way_of(&file(), false), since.names_left()),
-            (ByCheckpoint, 3),
+            (since.way_of(&file(), false), since.blocks_for_names_left()),
+            (ByCheckpoint, 3 + 2 * 2),
             "it meant another file"
         );
         let since = begun();
@@ -228,7 +236,10 @@ mod tests {
         since.born(FILE);
         since.born(DIR);
         since.checkpointed();
-        assert_eq!((since.names_left(), since.way_of(&file(), false)), (0, ByNodes { with_name: false }));
+        assert_eq!(
+            (since.blocks_for_names_left(), since.way_of(&file(), false)),
+            (0, ByNodes { with_name: false })
+        );
         since.born(FILE);
         since.born(DIR);
         assert_eq!(since.way_of(&file(), true), ByCheckpoint, "its directory is new too");
@@ -239,13 +250,14 @@ mod tests {
         let since = begun();
         since.born(FILE);
         let mut n = 0_u32;
-        while since.names_left() < LEFT_MAX as u64 {
+        let all = LEFT_MAX as u64 + 2;
+        while since.blocks_for_names_left() < all {
             since.left(Nid(6), &n.to_le_bytes());
             n += 1;
         }
         assert_eq!(since.way_of(&file(), false), ByNodes { with_name: true });
         since.left(Nid(6), b"one more");
-        assert_eq!((since.names_left(), since.way_of(&file(), false)), (LEFT_MAX as u64, ByCheckpoint));
+        assert_eq!((since.blocks_for_names_left(), since.way_of(&file(), false)), (all, ByCheckpoint));
     }
 
     #[test]
