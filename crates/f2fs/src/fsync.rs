@@ -20,7 +20,6 @@ use crate::planted::{Breach, breaks};
 use crate::space::fsync_tracker::Durable;
 use heddle_vfs::{Error, Handle, Result};
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Age of the last checkpoint from which an fsync makes a new one: this limits the number of nodes to be
@@ -57,20 +56,18 @@ impl F2fs {
         if breaks(Breach::FsyncForgets) {
             return Ok(true);
         }
-        let written = match log {
-            Some(log) => self.log_file(log, nid, with_name),
-            None => self.write_file(nid, version, with_name).map(|()| true),
-        };
-        match written {
-            Ok(written) => Ok(written),
-            // If the image is really full, the checkpoint reports that too.
-            Err(Error::NoSpace) => Ok(false),
-            Err(error) => {
-                // A gap in the chain hides all nodes written behind it.
-                self.failed.store(true, Relaxed); // ORDERING: Relaxed, see `not_failed`.
-                Err(error)
+        // A gap in the chain hides all nodes written behind it.
+        self.watched_from_the_start(|| {
+            let written = match log {
+                Some(log) => self.log_file(log, nid, with_name),
+                None => self.write_file(nid, version, with_name).map(|()| true),
+            };
+            match written {
+                // If the image is really full, the checkpoint reports that too.
+                Err(Error::NoSpace) => Ok(false),
+                written => written,
             }
-        }
+        })
     }
 
     /// Writes the file's nodes to the log. Returns false if the log has no room.

@@ -19,7 +19,7 @@ use crate::node_log::NodeLog;
 use crate::segments::room::{Prefer, SECTIONS_RESERVED};
 use crate::steps;
 use heddle_vfs::{Error, Result};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLockReadGuard};
 
 /// Number of pages in memory that causes a checkpoint.
@@ -39,6 +39,31 @@ const ROUNDS_MAX: usize = 1 << 10;
 /// dead nodes in others, which the next round frees.
 const IDLE_ROUNDS: usize = 3;
 
+/// Work under way. If it is dropped, the work has ended by an error or a panic, and the file system has failed.
+struct HalfDone<'f> {
+    failed: &'f AtomicBool,
+    /// Nothing has failed if the thread has taken no step beyond these.
+    after_step: Option<u64>,
+}
+
+impl HalfDone<'_> {
+    fn unless_done<R>(self, work: impl FnOnce() -> Result<R>) -> Result<R> {
+        let done = work()?;
+        std::mem::forget(self);
+        Ok(done)
+    }
+}
+
+impl Drop for HalfDone<'_> {
+    fn drop(&mut self) {
+        if self.after_step.is_none_or(|steps| steps::taken() != steps) {
+            // ORDERING: Relaxed, the call gate and the inodes, which the writer of a checkpoint needs, are
+            // released after it.
+            self.failed.store(true, Relaxed);
+        }
+    }
+}
+
 impl F2fs {
     /// Enters the call gate for a call that changes nothing.
     pub(crate) fn inside(&self) -> RwLockReadGuard<'_, ()> {
@@ -55,7 +80,9 @@ impl F2fs {
         loop {
             self.not_failed()?;
             let (inside, before) = self.guards.changing(dirty);
-            let fits = space.segments.free() >= needed(&self.media, before.saturating_add(dirty));
+            // Counted before what is free: what another thread writes meanwhile counts twice rather than not at all.
+            let needed = needed(&self.media, before.saturating_add(dirty));
+            let fits = space.segments.free() >= needed;
             let nodes = &self.media.nodes;
             let in_memory = self.media.pages.count() < PAGES_MAX
                 && nodes.changed() < NODES_MAX
@@ -102,14 +129,13 @@ impl F2fs {
     /// Runs the steps of a change, with all locks held. If it fails half-way (`steps`), no further change is
     /// made or written to the device.
     pub(crate) fn watched<R>(&self, call: impl FnOnce() -> Result<R>) -> Result<R> {
-        let before = steps::taken();
-        let done = call();
-        if done.is_err() && steps::taken() != before {
-            // ORDERING: Relaxed, the call gate and the inodes, which the writer of a checkpoint needs, are
-            // released after it.
-            self.failed.store(true, Relaxed);
-        }
-        done
+        let half = HalfDone { failed: &self.failed, after_step: Some(steps::taken()) };
+        half.unless_done(call)
+    }
+
+    /// The same for work that has no harmless beginning.
+    pub(crate) fn watched_from_the_start<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<R> {
+        HalfDone { failed: &self.failed, after_step: None }.unless_done(work)
     }
 
     /// Fails if the file system has failed.
@@ -133,11 +159,7 @@ impl F2fs {
         let _alone = self.guards.quiet();
         self.not_failed()?;
         let mut state = self.checkpoint_state.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = work(&mut state);
-        if done.is_err() {
-            self.failed.store(true, Relaxed); // ORDERING: Relaxed, see `not_failed`.
-        }
-        done
+        self.watched_from_the_start(|| work(&mut state))
     }
 
     /// Makes the effects of all finished calls durable: by a log checkpoint of the node log, if there is one with
@@ -218,13 +240,18 @@ mod tests {
     use heddle_vfs::{Cred, FileKind, FileSystem, Ino, Name, NewNode};
     use std::fs::File;
 
+    fn image() -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("image");
+        File::create(&path).unwrap().set_len(crate::IMAGE_BYTES_MIN).unwrap();
+        crate::make_image(&path, "", &|_, _| ()).unwrap();
+        (dir, path)
+    }
+
     /// Runs a test on an empty image of each variant.
     fn each(test: impl Fn(&F2fs)) {
         for variant in Variant::ALL {
-            let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-            let path = dir.path().join("image");
-            File::create(&path).unwrap().set_len(crate::IMAGE_BYTES_MIN).unwrap();
-            crate::make_image(&path, "", &|_, _| ()).unwrap();
+            let (dir, path) = image();
             let log = || LogRegion {
                 region: Region::create(dir.path().join("nvm"), 1 << 20, &OpenOptions::default()).unwrap(),
                 state: LogState::Free,
@@ -243,6 +270,35 @@ mod tests {
         let (root, name) = (Cred::root(), Name::new(b"pipe")?);
         fs.make(&root, Ino::ROOT, name, NewNode { kind: FileKind::Fifo, perm: 0o600, rdev: 0, target: &[] })?;
         fs.unlink(&root, Ino::ROOT, name)
+    }
+
+    /// Runs work that panics.
+    fn panics(work: impl FnOnce() -> Result<()>) {
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        assert!(caught.is_err());
+    }
+
+    #[test]
+    fn what_a_panic_left_half_done_is_not_made_durable() {
+        let (_dir, path) = image();
+        let fs = F2fs::open_for_writing(&path).unwrap();
+        let root = crate::inode::nid_of(Ino::ROOT).unwrap();
+        let look = || Ok(((), Need::NONE));
+        panics(|| fs.change(Need::NONE, look, |_, ()| panic!("before the first step")));
+        come_and_go(&fs).unwrap();
+        fs.sync().unwrap();
+        panics(|| {
+            fs.change(Need::NONE, look, |change, ()| {
+                change.change_inode(root, |inode| inode.uid.set(77))?;
+                panic!("half-way")
+            })
+        });
+        assert!(fs.sync().is_err() && fs.unmount().is_err());
+        drop(fs);
+        let fs = F2fs::open_for_writing(&path).unwrap();
+        assert_eq!(fs.getattr(Ino::ROOT).unwrap().uid, 0);
+        panics(|| fs.quiet(|_| panic!("in a checkpoint")));
+        assert!(fs.unmount().is_err());
     }
 
     #[test]
