@@ -10,7 +10,7 @@
 //!             media whole or not at all; an inode's checksum, where there is one, verifies that.
 //! Source      F2FS paper (FAST '15) section 2.4.2.
 
-use crate::format::node_flag;
+use crate::format::{NodeBlock, node_flag};
 use crate::ids::Nid;
 use crate::inode::{check_same_inode, nid_of};
 use crate::mounted::F2fs;
@@ -96,10 +96,15 @@ impl F2fs {
         let mark = node_flag::FSYNC | if with_name { node_flag::DENTRY } else { 0 };
         media.space()?.since.goes_ahead(nodes.len() + 1);
         let chain = self.fsync_chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let put = |node: &mut NodeBlock, marks| {
+            // Without this flag, which other tools or damage may have left out, it would go to a log without the chain.
+            node.footer.flag.set(node.footer.flag.get() | node_flag::COLD);
+            media.write_node(node, version, marks)
+        };
         for (node, _) in nodes {
-            media.nodes.write_one(node, |node| media.write_node(node, version, 0))?;
+            media.nodes.write_one(node, |node| put(node, 0))?;
         }
-        media.nodes.write_one(nid, |node| media.write_node(node, version, mark))?;
+        media.nodes.write_one(nid, |node| put(node, mark))?;
         drop(chain);
         media.device.flush()
     }

@@ -6,7 +6,7 @@ use crate::forge::Forge;
 use heddle_f2fs::F2fs;
 use heddle_f2fs::format::{InodeBlock, SitBlock, SummaryBlock, checkpoint_flag, node_flag};
 use heddle_vfs::{
-    Cred, Error, FileSystem, Handle, OpenFlags, RangeOp, SetAttr, SetTime, SetXattr, Time, XattrName,
+    Cred, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SetAttr, SetTime, SetXattr, Time, XattrName,
 };
 use std::path::Path;
 use zerocopy::{FromBytes, IntoBytes};
@@ -230,5 +230,47 @@ fn flags_of_fsck_and_resize_stay_until_they_are_true() {
         fs.sync().unwrap();
         fs.unmount().unwrap();
         assert!(Forge::of(&image.path).pack().1.flags.get() & quota != 0);
+    }
+}
+
+/// Old versions of sload.f2fs leave the flag out. The node went to a log in which recovery does not look.
+#[test]
+fn crash_an_fsync_of_nodes_without_the_cold_flag_was_lost() {
+    // Of the inode, of a direct node, of both.
+    for (inodes, nodes) in [(true, false), (false, true), (true, true)] {
+        let image = Image::made(64);
+        let fs = mounted(&image);
+        let file = create(&fs, ROOT, "file");
+        fs.write(&file, 0, &vec![5; 1000 * 4096]).unwrap();
+        let ino = file.ino.0 as u32;
+        fs.release(file);
+        fs.unmount().unwrap();
+        drop(fs);
+        let forge = Forge::of(&image.path);
+        for (addr, mut node) in forge.nodes_of(ino) {
+            if if node.footer.nid.get() == ino { inodes } else { nodes } {
+                node.footer.flag.set(node.footer.flag.get() & !node_flag::COLD);
+                forge.change(addr, |block| block.copy_from_slice(node.as_bytes()));
+            }
+        }
+        if inodes {
+            forge.inode(ino, |block| super::believed::seal(&image, block));
+        }
+        drop(forge);
+        let fs = mounted(&image);
+        fs.release(create(&fs, ROOT, "other"));
+        fs.sync().unwrap();
+        let file = fs.open(&Cred::root(), Ino(ino.into()), OpenFlags::READ_WRITE).unwrap();
+        fs.append(&file, &[6; 5000]).unwrap();
+        fs.fsync(&file, false).unwrap();
+        fs.release(file);
+        drop(fs);
+        let fs = mounted(&image);
+        assert_eq!(fs.info().fsynced_inodes, 1);
+        let wanted = [vec![5; 1000 * 4096], vec![6; 5000]].concat();
+        assert!(read(&fs, Path::new("/file")) == wanted, "{inodes} {nodes}");
+        fs.unmount().unwrap();
+        drop(fs);
+        fsck_is_clean(&image.path);
     }
 }
