@@ -425,6 +425,9 @@ impl Device {
     fn flush_now(&self, own: &mut Description) -> Result<()> {
         #[cfg(feature = "testkit")]
         let _reported_below = self.may_fail(Some(Traffic::FailedFlush));
+        // Another flush may fail just now.
+        #[cfg(feature = "testkit")]
+        std::thread::sleep(std::time::Duration::from_micros(50));
         let done = own.file.as_ref().unwrap_or(&self.file).sync_data();
         done.map_err(|error| Error::Io(format!("{} cannot be flushed: {error}", self.path.display())))?;
         self.check_size()?;
