@@ -368,8 +368,8 @@ impl Device {
     /// # Errors
     /// [`Error::Io`].
     pub(crate) fn not_lost(&self) -> Result<()> {
-        // ORDERING: Relaxed. Who goes on behind a lost block has a lock that the thread which lost it gave back after the store: of the
-        // fsync chain, of the call gate, or of the description.
+        // ORDERING: Relaxed. A thread that goes on behind a lost block takes a lock which the other one released after the store: the
+        // fsync chain, the call gate, or the description.
         match self.lost.load(Relaxed) {
             true => Err(Error::Io(format!(
                 "an earlier write to {} failed: nothing is written any more",
@@ -419,7 +419,9 @@ impl Device {
     fn flush_by(&self, own: &mut Description) -> Result<()> {
         // With the description: its last user may have had the report that this one needs.
         self.not_lost()?;
-        self.noting_loss(self.flush_now(own))
+        self.noting_loss(self.flush_now(own))?;
+        // A loop device may tell one flush of several that its file has lost blocks.
+        self.not_lost()
     }
 
     fn flush_now(&self, own: &mut Description) -> Result<()> {
