@@ -428,3 +428,33 @@ fn names_that_came_and_went_with_a_log_checkpoint_count() {
     fs.unmount().unwrap();
     fsck_is_clean(&image.path);
 }
+
+/// Old records were applied to nodes that the checkpoint had written before it failed.
+#[test]
+fn after_a_failed_fold_files_read_as_they_were_last_written() {
+    const MANY: u64 = 1 << 40;
+    let image = Image::made(192);
+    let (fs, _nvm) = open(&image.path, Variant::NodeLog, &fresh());
+    let fs = fs.unwrap();
+    // More inodes than the nodes that are kept in memory.
+    let others: Vec<Ino> = (0..5000).map(|n| made(&fs, &n.to_string()).ino).collect();
+    let change = || {
+        append_durably(&fs, "file", &[1; 5000]);
+        fs.append(&made(&fs, "file"), &[2; 5000]).unwrap();
+    };
+    let mut calls = MANY;
+    for _ in 0..2 {
+        fs.fold_now().unwrap();
+        change();
+        fs.set_faults(|faults| faults.served = MANY);
+        fs.fold_now().unwrap();
+        fs.set_faults(|faults| calls = MANY - std::mem::take(&mut faults.served));
+    }
+    change();
+    let wanted = common::read(&fs, Path::new("/file"));
+    // One of the last: nodes come first.
+    fs.set_faults(|faults| (faults.served, faults.failing) = (calls - 3, 1));
+    assert!(fs.fold_now().is_err());
+    assert!(others.into_iter().all(|ino| fs.getattr(ino).is_ok()));
+    assert!(wanted.len() == 30_000 && common::read(&fs, Path::new("/file")) == wanted);
+}

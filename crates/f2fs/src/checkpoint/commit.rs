@@ -9,7 +9,7 @@
 use super::Checkpoint;
 use super::write::{Contents, write};
 use crate::format::{NodeBlock, node_flag};
-use crate::ids::{BlockAddr, Nid, Nids};
+use crate::ids::{BlockAddr, Nid};
 use crate::image::Media;
 use crate::node::block_map::NodeRole;
 use crate::node_log::{Content, Group, Member, NodeLog};
@@ -37,10 +37,9 @@ impl Media {
             self.write_pages(nid)?;
         }
         let version = state.checkpoint.node_version();
-        let changed: Nids = self.nodes.all_changed().into_iter().collect();
         self.nodes.write(|node| self.write_node(node, version, 0))?;
         let logged = self.nodes.log.as_ref().map(NodeLog::nids).unwrap_or_default();
-        for nid in logged.into_iter().filter(|nid| !changed.contains(nid)) {
+        for nid in logged {
             self.nodes.fold(&self.device, &self.geometry, nid, |node| self.write_node(node, version, 0))?;
         }
         let nat_bitmap = self.nodes.nat.write(&self.device)?;
@@ -160,6 +159,10 @@ impl Media {
         self.nodes.seal(node);
         self.device.write(run.first, node.as_bytes())?;
         let old = BlockAddr(self.nodes.nat.moved(&self.device, nid, run.first)?.addr.get());
+        if let Some(log) = &self.nodes.log {
+            // Also if this checkpoint fails: records are changes of the block that the node had before.
+            log.forget(nid);
+        }
         segments.release_node(old)
     }
 }

@@ -271,14 +271,19 @@ impl NodeLog {
         self.index.iter().flat_map(of_shard).collect()
     }
 
-    /// Notes a freed node whose number was durably in use: `durable`, or it has a record. The next fsync of
-    /// its inode, or the next log checkpoint, records that.
-    pub(crate) fn free(&self, ino: Nid, gone: Deleted, durable: bool) {
-        let was = self.shard_mut(gone.nid).remove(&gone.nid).is_some();
+    /// Notes that the log does not have the newest content of a node any more. Returns true if it had.
+    pub(crate) fn forget(&self, nid: Nid) -> bool {
+        let was = self.shard_mut(nid).remove(&nid).is_some();
         if was {
             self.nodes.fetch_sub(1, Relaxed); // ORDERING: Relaxed, an estimate.
         }
-        if was || durable {
+        was
+    }
+
+    /// Notes a freed node whose number was durably in use: `durable`, or it has a record. The next fsync of
+    /// its inode, or the next log checkpoint, records that.
+    pub(crate) fn free(&self, ino: Nid, gone: Deleted, durable: bool) {
+        if self.forget(gone.nid) || durable {
             self.deleted().entry(ino).or_default().push(gone);
         }
     }
