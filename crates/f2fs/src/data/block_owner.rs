@@ -4,7 +4,7 @@
 //! The summary of the block's segment says which pointer leads to it. If that is the pointer being cleared,
 //! the block is freed. If it is another one, and that pointer does lead there, the block stays in use.
 //! Otherwise the summary is old or damaged, and no pointer is known to use the block: it is freed. So it is if the summary cannot be read:
-//! the segment's table and the pointer agree, and one lost block of summaries must not end all changes.
+//! the segment's table and the pointer agree, and one lost block must not end all changes.
 
 use crate::format::{NodeBlock, SummaryEntry};
 use crate::ids::{BlockAddr, Nid};

@@ -80,7 +80,7 @@ impl F2fs {
         loop {
             self.not_failed()?;
             let (inside, before) = self.guards.changing(dirty);
-            // Counted before what is free: what another thread writes meanwhile counts twice rather than not at all.
+            // Counted before the free segments: a page that another thread writes meanwhile counts twice rather than not at all.
             let needed = needed(&self.media, before.saturating_add(dirty));
             let fits = space.segments.free() >= needed;
             let nodes = &self.media.nodes;

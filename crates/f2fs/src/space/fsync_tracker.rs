@@ -106,8 +106,8 @@ impl Since {
         }
     }
 
-    /// Most blocks that names need which were removed, or lead to another file, if recovery meets them: one each, and in each directory two
-    /// nodes that lead to them.
+    /// Most blocks that recovery may need beside names that were removed, or lead to another file now: one for each name, and two nodes
+    /// for each directory.
     pub(crate) fn blocks_for_names_left(&self) -> u64 {
         let state = self.state();
         (state.left.len() + NODES_TO_PAGE * state.left_dirs.len()) as u64
