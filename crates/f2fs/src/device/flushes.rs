@@ -4,8 +4,8 @@
 //! would return as if its blocks were durable.
 //!
 //! Invariants  A1  a description is used by one flush at a time, and is opened before the first write to the device.
-//!             A2  a flush that fails marks the device ([`super::Device::not_lost`]) before it gives its description back. So the next flush
-//!                 through it fails too, although Linux does not report that error to it again.
+//!             A2  a flush that fails marks the device ([`super::Device::not_lost`]) before it releases its description. So the next
+//!                 flush through it fails too, although Linux does not report that error to it again.
 //! Source      errseq_t (lib/errseq.c of Linux); fsync(2).
 
 use std::fs::File;
