@@ -26,6 +26,16 @@ pub(super) struct Description {
     pub(super) reported: u64,
 }
 
+impl Description {
+    fn of(file: File) -> Description {
+        Description {
+            file: Some(file),
+            #[cfg(feature = "testkit")]
+            reported: 0,
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Flushes {
@@ -45,9 +55,7 @@ impl Flushes {
         let mut flushes = Flushes::one_by_one();
         let open = || File::options().read(true).write(true).open(path).ok();
         let more = std::iter::repeat_with(open).take(AT_ONCE - 1).map_while(|file| file);
-        flushes
-            .descriptions
-            .extend(more.map(|file| Description { file: Some(file), ..Description::default() }.into()));
+        flushes.descriptions.extend(more.map(|file| Description::of(file).into()));
         flushes
     }
 
