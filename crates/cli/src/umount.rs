@@ -52,12 +52,14 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(words) = unmount_report::take(&image).filter(|_| found.for_writing) {
         bail!("unmounted, but {words}");
     }
-    // An image that cannot be read is taken for clean, unless its process had died.
-    let clean = is_clean(&image).unwrap_or(!leaving.was_dead);
-    if found.for_writing && leaving.was_dead && heddle_f2fs::is_f2fs(&image) {
+    let death = Death::of(&leaving);
+    // An image that cannot be read is taken for clean, unless its process has died.
+    let clean = ended && is_clean(&image).unwrap_or(death.is_none());
+    if let Some(death) = death.filter(|_| found.for_writing && heddle_f2fs::is_f2fs(&image)) {
         // The image may look as before the mount: it is at its last checkpoint.
         bail!(
-            "unmounted, but the process behind the mount had died, and what was not synced is lost. The next mount of {} has the rest",
+            "unmounted, but the process behind the mount {}, and what was not synced is lost. The next mount of {} has the rest",
+            death.words(),
             found.shown.display()
         );
     }
@@ -73,6 +75,31 @@ pub fn run(args: &Args) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// When the process behind the mount died.
+#[derive(Clone, Copy)]
+enum Death {
+    BeforeTheUnmount,
+    /// It had not closed the image in order.
+    DuringTheUnmount,
+}
+
+impl Death {
+    fn of(leaving: &Leaving) -> Option<Death> {
+        match leaving.is_closed_in_order() {
+            _ if leaving.was_dead => Some(Death::BeforeTheUnmount),
+            Some(false) => Some(Death::DuringTheUnmount),
+            Some(true) | None => None,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Death::BeforeTheUnmount => "had died",
+            Death::DuringTheUnmount => "ended before it had written everything",
+        }
+    }
 }
 
 /// Returns true if the process that has locked the image has it open: it is another command, or a mount that began since.
@@ -111,10 +138,12 @@ fn why_not_clean(leaving: &Leaving, image: &Image, ended: bool) -> String {
 /// Waits until no process holds the image.
 fn is_free(image: &Path, limit: Duration) -> bool {
     let began = Instant::now();
+    // An F2FS image looks clean until its first checkpoint after an unmount.
+    let shows_its_end = !heddle_f2fs::is_f2fs(image);
     while is_taken(image) {
         // Processes that attached through an earlier mount's attach socket may keep that mount's locks.
-        if began.elapsed() > limit || is_clean(image) == Some(true) {
-            return is_clean(image) == Some(true);
+        if began.elapsed() > limit || shows_its_end && is_clean(image) == Some(true) {
+            return shows_its_end && is_clean(image) == Some(true);
         }
         std::thread::sleep(LOOK_EVERY);
     }

@@ -47,6 +47,7 @@ mod caller;
 mod connect;
 mod convert;
 mod damage;
+mod end_mark;
 mod error;
 mod guard;
 mod handles;
@@ -68,6 +69,7 @@ mod writers;
 mod xattrs;
 
 pub use damage::tell_of_damage;
+pub use end_mark::EndMark;
 pub use error::{Error, Holder, is_plain, shown};
 pub use mappers::mappers;
 pub use mounts::{Mount, heddle_mounts, is_served, is_trusted_user};

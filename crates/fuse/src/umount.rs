@@ -18,6 +18,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
+use crate::end_mark::SeenMark;
 use crate::error::shown;
 use crate::mounts::{self, Life, Mount, life_of, mount_at, mount_point_path};
 use crate::{Error, Holder};
@@ -45,6 +46,8 @@ pub(crate) struct Server {
     pid: u32,
     end: Option<OwnedFd>,
     image: Option<Image>,
+    /// `None`: the process ended before it was found.
+    end_mark: Option<SeenMark>,
 }
 
 /// The file or device that a mount serves. The path that the mount shows may mean another file by now.
@@ -104,6 +107,12 @@ impl Leaving {
             }
         }
         Ok(true)
+    }
+
+    /// Returns true if the process has closed the image in order, once it has ended; `None`: this user cannot see which process that
+    /// is.
+    pub fn is_closed_in_order(&self) -> Option<bool> {
+        self.server.as_ref().map(|server| server.end_mark.as_ref().is_some_and(SeenMark::is_set))
     }
 
     /// The image: the file that the process had open, as far as this user may see, else the path that the
@@ -199,30 +208,31 @@ fn has_ended(pid: u32, fd: i32) -> bool {
 
 fn server(pid: u32, source: &Path) -> Server {
     let end = Pid::from_raw(pid as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    Server { pid, end, image: image_of(pid, source) }
+    let (image, end_mark) = files_of(pid, source);
+    Server { pid, end, image, end_mark }
 }
 
-/// The image that a process serves: its open file under the name that the mount shows. An image that was
-/// moved or removed has that name no more; then it is the first file that the process has locked, for it
-/// locks the image before anything else.
-fn image_of(pid: u32, source: &Path) -> Option<Image> {
+/// The image that a process serves, and its end mark. The image is its open file under the name that the mount
+/// shows. An image that was moved or removed has that name no more; then it is the first file that the process
+/// has locked, for it locks the image before anything else.
+fn files_of(pid: u32, source: &Path) -> (Option<Image>, Option<SeenMark>) {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let mut numbers: Vec<u32> =
         descriptors.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     numbers.sort_unstable();
-    let mut locked = None;
+    let (mut named, mut locked, mut end_mark) = (None, None, None);
     for number in numbers {
         let link = PathBuf::from(format!("/proc/{pid}/fd/{number}"));
         let Ok(shown) = fs::read_link(&link) else { continue };
+        end_mark = end_mark.or_else(|| SeenMark::at(&link, &shown));
         let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
-        if shown == source {
-            return Some(image_at(&link, shown, &info));
-        }
-        if locked.is_none() && info.lines().any(|line| line.starts_with("lock:")) {
+        if named.is_none() && shown == source {
+            named = Some(image_at(&link, shown, &info));
+        } else if locked.is_none() && info.lines().any(|line| line.starts_with("lock:")) {
             locked = Some(image_at(&link, shown, &info));
         }
     }
-    locked
+    (named.or(locked), end_mark)
 }
 
 fn image_at(link: &Path, shown: PathBuf, info: &str) -> Image {

@@ -3,9 +3,9 @@
 use super::options::Options;
 use super::{Args, background, metrics, metrics::Metrics, ready, source_of};
 use crate::unmount_report::UnmountReport;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use heddle_console::output::talk;
-use heddle_fuse::{MountPoint, Mounted, Unmounter};
+use heddle_fuse::{EndMark, MountPoint, Mounted, Unmounter};
 use heddle_nvmfs::counters::Counters;
 use heddle_nvmfs::server::Server;
 use heddle_vfs::FileSystem;
@@ -74,15 +74,17 @@ pub fn serve(
     target: Target,
 ) -> Result<()> {
     let unmount_report = UnmountReport::of(&args.image);
-    let begun = begin(args, options, &image, target, &mut signals);
-    let serving = match begun {
-        Ok(serving) => serving,
+    let end_mark = EndMark::new().context("cannot make the end mark of the mount (memfd_create)");
+    let begun =
+        end_mark.and_then(|end_mark| Ok((begin(args, options, &image, target, &mut signals)?, end_mark)));
+    let (serving, end_mark) = match begun {
+        Ok(begun) => begun,
         Err(error) => {
             image.give_up()?;
             return Err(error);
         }
     };
-    let served = finish(serving, image, &unmount_report);
+    let served = finish(serving, image, &unmount_report, &end_mark);
     say_ended(args, &served);
     served
 }
@@ -135,7 +137,12 @@ fn begin(
 }
 
 /// Waits for the end, and closes the image accordingly.
-fn finish(serving: Serving, image: impl OpenImage, unmount_report: &UnmountReport) -> Result<()> {
+fn finish(
+    serving: Serving,
+    image: impl OpenImage,
+    unmount_report: &UnmountReport,
+    end_mark: &EndMark,
+) -> Result<()> {
     let Serving { mounted, attach_server, metrics, upkeep } = serving;
     let was_shut_down = mounted.shut_down();
     let served = mounted.wait();
@@ -150,6 +157,12 @@ fn finish(serving: Serving, image: impl OpenImage, unmount_report: &UnmountRepor
         _ => End::Unmounted,
     };
     let closed = image.close(end, unmount_report);
+    if closed.is_ok()
+        && end == End::Unmounted
+        && let Err(error) = end_mark.set()
+    {
+        talk(&format!("heddle: heddle umount will take this mount for killed: {error}"));
+    }
     ended(served)?;
     closed
 }
