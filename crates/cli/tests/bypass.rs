@@ -69,6 +69,10 @@ traps! {
     offsets_near_the_largest_are_as_the_kernel_has_them = "edges/ends", ["seek"];
     what_fits_into_half_a_buffer_is_moved = "edges/more", ["read"];
     the_limit_of_the_file_size_holds_for_appends_at_an_offset = "edges/limits", ["write"];
+    /// The kernel took the limit for reached, or not, by a size from before.
+    the_limit_of_the_file_size_holds_for_writes_of_a_handler = "edges/handlers", ["resize"];
+    the_limit_of_the_file_size_holds_for_changes_of_the_size = "edges/sizes", ["resize"];
+    a_copy_to_a_place_beyond_the_limit_of_the_file_size_fails = "edges/copies", ["write"];
     cutting_out_a_range_is_answered_alike_mapped_or_not = "edges/cutting", ["resize"];
     /// A program went on reading and changing files that only root may, through its mapping.
     who_gives_up_rights_has_no_image_mapped_any_more = "rights/ids", ["write", "read"];

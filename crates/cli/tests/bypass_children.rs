@@ -12,6 +12,7 @@ traps! {
     /// Copies from it ended early, and appends to it overwrote.
     a_descriptor_that_a_process_sends_itself_has_the_present_size = "children/sent_to_itself", ["write"];
     /// It appended at the size from before.
+    a_descriptor_that_a_process_sends_itself_appends_at_the_end = "children/sent_end", ["write", "resize"];
     a_program_that_is_started_later_finds_the_end = "children/started_later", ["write"];
     /// One of them stayed blocked for ever.
     two_signals_that_come_at_once_are_both_handled = "children/at_once", ["write"];

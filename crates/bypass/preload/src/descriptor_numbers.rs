@@ -63,7 +63,7 @@ pub fn duplicating(fd: i32, call: impl Fn() -> i32) -> i32 {
 /// From now on offset and `O_APPEND` are the kernel's: the open file gets a number that the table does not have.
 pub fn share(fd: i32) {
     if let Some(used) = holding(fd) {
-        (&used).while_ours(|number| used.file().share_with_stranger(number));
+        (&used).while_ours(|number| used.file().share_with_unknown_number(number));
     }
 }
 

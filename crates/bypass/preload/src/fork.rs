@@ -4,8 +4,8 @@ use crate::handlers::Frame;
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, clear_other_threads, this_thread};
 use crate::{barrier, descriptor_numbers, real, report, signals, table, taking};
-use heddle_bypass::Words;
 use heddle_bypass::fork_gate::{self, Waiter};
+use heddle_bypass::{File, Words};
 use libc::{c_int, c_void};
 use rustix::fd::BorrowedFd;
 use std::mem::forget;
@@ -232,6 +232,16 @@ impl Copied {
 
 /// Called before a program without this library gets all descriptors, or those that survive exec(3).
 pub fn offsets_to_kernel(all: bool) {
+    hand_out(all, File::share_with_stranger);
+}
+
+/// Called before a message that may carry descriptors.
+pub fn before_sending() {
+    hand_out(true, File::share_with_unknown_number);
+}
+
+/// Prepares all descriptors, or those that survive exec(3).
+fn hand_out(all: bool, prepare: fn(&File, BorrowedFd<'_>)) {
     if this_thread().is_vfork_child() {
         return;
     }
@@ -243,7 +253,7 @@ pub fn offsets_to_kernel(all: bool) {
         let survives = rustix::io::fcntl_getfd(borrowed)
             .is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC));
         if all || survives {
-            descriptor.file.share_with_stranger(borrowed);
+            prepare(&descriptor.file, borrowed);
         }
     });
     CHANGES.give();

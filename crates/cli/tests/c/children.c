@@ -520,6 +520,19 @@ static void a_process_sends_itself_a_descriptor(void) {
 	holds("0123456789abcdefghijklmnoFpqrH");
 }
 
+/* The library does not know the number that appends. */
+static void an_end_is_found_through_ones_own_message(void) {
+	char page[4096] = {0};
+	fd = fresh(O_RDWR);
+	received = sent_to_itself(fd);
+	CHECK(received > fd && fcntl(received, F_SETFL, O_APPEND) == 0);
+	CHECK(fallocate(fd, 0, 50000, 4096) == 0 && write(received, page, 10) == 10 && lseek(received, 0, SEEK_CUR) == 54106);
+	CHECK(ftruncate(fd, 3641) == 0 && write(received, page, 10) == 10 && lseek(received, 0, SEEK_CUR) == 3651);
+	CHECK(write(fd, page, 4096) == 4096 && write(received, page, 10) == 10 && lseek(received, 0, SEEK_CUR) == 7757);
+	CHECK(fcntl(fd, F_SETFL, 0) == 0 && pwrite(fd, page, 4096, 10000) == 4096);
+	CHECK(fcntl(received, F_SETFL, O_APPEND) == 0 && write(received, page, 10) == 10 && lseek(received, 0, SEEK_CUR) == 14106);
+}
+
 static volatile long words_at;
 static volatile int waits_for_end = 1;
 
@@ -557,7 +570,7 @@ static void a_child_has_words_of_its_own(void) {
 
 TRAPS({"words", a_child_has_words_of_its_own},
       {"faults", faults_and_signals_come_at_once}, {"appends", a_stream_that_appends_sets_o_append},
-      {"sent_to_itself", a_process_sends_itself_a_descriptor},
+      {"sent_to_itself", a_process_sends_itself_a_descriptor}, {"sent_end", an_end_is_found_through_ones_own_message},
       {"sent_later", files_are_sent_one_after_the_other}, {"started_later", who_is_started_later_finds_the_end},
       {"at_once", two_signals_come_at_once}, {"copied", one_file_is_copied_within_through_two_places},
       {"allocator", forks_beside_an_allocator_with_a_lock}, {"log", forks_beside_a_log_with_a_lock},

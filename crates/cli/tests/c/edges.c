@@ -114,6 +114,88 @@ static void limits_and_appends(void) {
 	CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
 }
 
+static int limited;
+static volatile int handlers_result, handlers_errno;
+
+static void limit(rlim_t bytes) {
+	struct rlimit small = {bytes, RLIM_INFINITY};
+	CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+}
+
+/* The kernel knows a size of 10,000 bytes, and the file has `size`. */
+static int of_size(int flags, off_t size) {
+	int fd = fresh(O_RDWR | flags), left;
+	CHECK(ftruncate(fd, 10000) == 0 && ioctl(fd, FIONREAD, &left) == 0 && left == 10000 && ftruncate(fd, size) == 0);
+	return fd;
+}
+
+static void writes_at_the_start(int signal) {
+	handlers_result = pwrite(limited, "x", 1, 0);
+	handlers_errno = errno;
+}
+
+static void limits_and_handlers(void) {
+	signal(SIGXFSZ, SIG_IGN);
+	CHECK(signal(SIGUSR1, writes_at_the_start) != SIG_ERR);
+	for (int raw = 0; raw < 2; raw++)
+		for (off_t size = 70; size <= 20000; size += 19930) {
+			limited = of_size(O_APPEND, size);
+			limit(size == 70 ? 2000 : 15000);
+			if (raw)
+				handlers_result = syscall(SYS_pwrite64, limited, "x", 1L, 0L), handlers_errno = errno;
+			else
+				CHECK(raise(SIGUSR1) == 0);
+			CHECK(size == 70 ? handlers_result == 1 : handlers_result == -1 && handlers_errno == EFBIG);
+			limit(RLIM_INFINITY);
+			/* Beside a second descriptor the kernel is told each size. */
+			CHECK(close(limited) == 0);
+		}
+}
+
+static void changes_size(int signal) {
+	handlers_result = ftruncate(limited, 5000);
+	handlers_errno = errno;
+}
+
+static void limits_and_sizes(void) {
+	signal(SIGXFSZ, SIG_IGN);
+	CHECK(signal(SIGUSR1, changes_size) != SIG_ERR);
+	/* A file may grow no more, and shrink to a size beyond the limit. */
+	for (int way = 0; way < 5; way++)
+		for (off_t size = 70; size <= 20000; size += 19930) {
+			limited = of_size(0, size);
+			limit(2000);
+			if (way == 2)
+				CHECK(raise(SIGUSR1) == 0);
+			else
+				handlers_result = way == 0   ? ftruncate(limited, 5000)
+						  : way == 1 ? syscall(SYS_ftruncate, limited, 5000L)
+						  : way == 3 ? fallocate(limited, 0, 0, 5000)
+							     : syscall(SYS_fallocate, limited, 0, 0L, 5000L);
+			CHECK(handlers_result == (size == 70 ? -1 : 0) && (size != 70 || errno == EFBIG));
+			limit(RLIM_INFINITY);
+			CHECK(close(limited) == 0);
+		}
+}
+
+static void limits_and_copies(void) {
+	char name[4200];
+	off_t from = 4, to = 100;
+	signal(SIGXFSZ, SIG_IGN);
+	snprintf(name, sizeof name, "%s.second", file);
+	int source = fresh(O_RDWR), target = open(name, O_CREAT | O_TRUNC | O_RDWR, 0600);
+	CHECK(target >= 0 && write(source, "0123", 4) == 4 && write(target, "01", 2) == 2);
+	limit(10);
+	FAILS(copy_file_range(source, &from, target, &to, 100, 0), EFBIG);
+	to = 10;
+	FAILS(copy_file_range(source, &from, target, &to, 100, 0), EFBIG);
+	to = 9;
+	CHECK(copy_file_range(source, &from, target, &to, 100, 0) == 0);
+	from = 0;
+	CHECK(copy_file_range(source, &from, target, &to, 100, 0) == 1 && to == 10);
+	limit(RLIM_INFINITY);
+}
+
 static void cutting_out_is_refused_always(void) {
 	/* Who probes once must be able to rely on the answer: while somebody has the file mapped it cannot be done. */
 	int fd = fresh(O_RDWR), first, second;
@@ -223,6 +305,7 @@ static void cancelled_in_the_kernel(void) {
 }
 
 TRAPS({"errors", wrong_in_two_ways}, {"never", addresses_that_cannot_be}, {"ends", near_the_last_offset}, {"more", more_than_there_is},
-      {"limits", limits_and_appends}, {"cutting", cutting_out_is_refused_always}, {"grown", grown_under_its_mapping},
+      {"limits", limits_and_appends}, {"handlers", limits_and_handlers}, {"sizes", limits_and_sizes}, {"copies", limits_and_copies},
+      {"cutting", cutting_out_is_refused_always}, {"grown", grown_under_its_mapping},
       {"cancelled", cancelled_threads},
       {"cancelled_in_the_kernel", cancelled_in_the_kernel})

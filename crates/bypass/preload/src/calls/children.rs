@@ -137,7 +137,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: u
 pub fn before_sending(message: *const msghdr) {
     // SAFETY: the type consists of numbers and pointers.
     if unsafe { fault::load(message) }.is_some_and(|message| message.msg_controllen > 0) {
-        fork::offsets_to_kernel(true);
+        fork::before_sending();
     }
 }
 
@@ -147,7 +147,7 @@ pub fn before_sending_all(messages: *const mmsghdr, n: u32) {
     let message = |at: usize| unsafe { fault::load(messages.wrapping_add(at)) };
     let mut there = (0..n.min(1024) as usize).map_while(message);
     if there.any(|message| message.msg_hdr.msg_controllen > 0) {
-        fork::offsets_to_kernel(true);
+        fork::before_sending();
     }
 }
 

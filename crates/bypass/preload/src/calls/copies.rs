@@ -7,6 +7,7 @@
 
 use super::data;
 use super::descriptor_numbers::holding_on;
+use super::limits::may_grow_to;
 use crate::counts::Count;
 use crate::table::{Used, holding, is_of_an_engine, is_ours, using};
 use crate::undelayed::refused;
@@ -193,6 +194,8 @@ fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<
         // The ranges may overlap, which depends on the size.
         return None;
     }
+    // The kernel refuses a copy to a place beyond the limit even if there is nothing to copy.
+    may_grow_to(|| to_first.saturating_add(1)).ok()?;
     let mut piece = vec![0_u8; PIECE_BYTES.min(len)];
     let len = len.min(COPY_BYTES_MAX);
     let (mut done, mut failed) = (0, None);

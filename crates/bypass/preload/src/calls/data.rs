@@ -7,7 +7,7 @@
 use super::cancel::point;
 use super::limits::may_grow_to;
 use crate::counts::Count;
-use crate::table::{Used, passing, passing_data_at, using};
+use crate::table::{Used, holding, passing, passing_data_at, using};
 use crate::{fault, real};
 use heddle_bypass::planted::{Bug, planted};
 use heddle_bypass::{BadBuffer, KernelStat, Number, Passed, Served, read_vector};
@@ -118,6 +118,24 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, len: usize)
     answer(used, Count::Write, done, call, || unsafe { write(fd, buf, len) })
 }
 
+/// Passes on a write with an offset argument.
+#[inline]
+fn passing_write_at(fd: c_int, call: impl FnOnce() -> isize) -> isize {
+    passing_data_at(fd, || {
+        before_kernel_write_at(fd);
+        call()
+    })
+}
+
+/// If the file appends, the kernel checks limits against the size that it has cached.
+pub fn before_kernel_write_at(fd: c_int) {
+    if let Some(used) = holding(fd)
+        && used.file().appends(&used)
+    {
+        KernelStat::refresh(used.fd());
+    }
+}
+
 macro_rules! positional {
     ($($read:ident, $write:ident;)*) => {$(
         /// As pread(2).
@@ -143,7 +161,7 @@ macro_rules! positional {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$write(fd, buf, len, at) };
             point();
-    let Some(used) = using(fd) else { return passing_data_at(fd, call) };
+    let Some(used) = using(fd) else { return passing_write_at(fd, call) };
             let done = write_at(&used, buf, len, at, false);
             answer_at(used, Count::Write, done, call)
         }
@@ -276,7 +294,7 @@ macro_rules! vectors_at {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$write(fd, vector, n, at) };
             point();
-    let Some(used) = using(fd) else { return passing_data_at(fd, call) };
+    let Some(used) = using(fd) else { return passing_write_at(fd, call) };
             let done = write_vector(vector, n, |buf, len| write_at(&used, buf, len, at, false));
             answer_at(used, Count::Write, done, call)
         }
@@ -346,7 +364,7 @@ macro_rules! vectors_with_flags {
                     // As below.
                     super::copies::refresh_kernel_size(fd);
                 }
-                return if at == -1 { passing(fd, call) } else { passing_data_at(fd, call) };
+                return if at == -1 { passing(fd, call) } else { passing_write_at(fd, call) };
             };
             if is_refused(&used, flags) {
                 drop(used);

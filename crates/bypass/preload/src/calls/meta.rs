@@ -1,10 +1,11 @@
 //! Calls on a descriptor's attributes: sizes, times, offsets.
 
 use super::cancel::point;
+use super::copies::refresh_kernel_size;
 use super::limits::may_grow_to;
 use crate::counts::Count;
 use crate::real;
-use crate::table::{Used, passing, passing_at, using};
+use crate::table::{Used, is_ours, passing, passing_at, using};
 use crate::undelayed::has_interrupted_a_call_on;
 use heddle_bypass::{Errno, Passed, RangeOp, Served};
 use libc::{c_int, stat};
@@ -21,7 +22,12 @@ fn served<T>(
         if what == Count::Resize && has_interrupted_a_call_on(fd) {
             return answer(Err(Errno::DEADLK));
         }
-        return passing_at(fd, call);
+        return passing_at(fd, || {
+            if what == Count::Resize && is_ours(fd) {
+                refresh_kernel_size(fd);
+            }
+            call()
+        });
     };
     match serve(&used) {
         Ok(done) => {
@@ -32,6 +38,10 @@ fn served<T>(
         Err(why) => {
             used.passed(why);
             drop(used);
+            if what == Count::Resize {
+                // The kernel checks limits against the size that it has cached.
+                refresh_kernel_size(fd);
+            }
             call()
         }
     }

@@ -94,6 +94,9 @@ fn before(n: i64, [a, b, c]: [i64; 3]) {
         libc::SYS_read | libc::SYS_write | libc::SYS_readv | libc::SYS_writev | libc::SYS_lseek => {
             give_away(fd)
         }
+        // The kernel checks limits against the size that it has cached.
+        libc::SYS_ftruncate | libc::SYS_fallocate => super::copies::refresh_kernel_size(fd),
+        libc::SYS_pwrite64 | libc::SYS_pwritev => super::data::before_kernel_write_at(fd),
         libc::SYS_preadv2 | libc::SYS_pwritev2 => {
             give_away(fd);
             super::copies::refresh_kernel_size(fd);
