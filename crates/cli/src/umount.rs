@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(death) = death.filter(|_| found.for_writing && heddle_f2fs::is_f2fs(&image)) {
         // The image may look as before the mount: it is at its last checkpoint.
         bail!(
-            "unmounted, but the process behind the mount {}, and what was not synced is lost. The next mount of {} has the rest",
+            "unmounted, but the process behind the mount {}. The next mount of {} has the rest",
             death.words(),
             found.shown.display()
         );
@@ -96,8 +96,11 @@ impl Death {
 
     fn words(self) -> &'static str {
         match self {
-            Death::BeforeTheUnmount => "had died",
-            Death::DuringTheUnmount => "ended before it had written everything",
+            Death::BeforeTheUnmount => "had died, and what was not synced is lost",
+            // The kill may have come after the last write.
+            Death::DuringTheUnmount => {
+                "ended before it had noted that all is written: what was not synced may be lost"
+            }
         }
     }
 }
