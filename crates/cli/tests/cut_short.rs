@@ -69,7 +69,7 @@ impl Image {
 }
 
 #[test]
-fn umount_of_a_process_killed_meanwhile_says_0_only_if_all_is_there() {
+fn umount_of_a_process_killed_meanwhile_says_0_if_all_is_there() {
     if !own_namespace() {
         return;
     }
