@@ -4,8 +4,13 @@
 //!             long as the mutex.
 //! Invariants  I1  a range is noted before its store, so that a fence of the same thread covers it.
 //!             I2  the first error of `msync` stays: the kernel reports it once and drops the pages.
+//!             I3  once a fence has failed, no store is made any more. A store that relies on a fence follows its return, and so the
+//!                 note of its failure. So nothing that relies on lost pages reaches the media, whatever the caller does.
+//!             I4  a fence that succeeded has heard of all failures of other threads that may concern its pages (`write_backs`).
 
+use crate::failing_disk::Disk;
 use crate::lost::Lost;
+use crate::write_backs::WriteBacks;
 use crate::{BLOCK_BYTES, Error};
 use rustix::io::Errno;
 use rustix::mm::{MsyncFlags, msync};
@@ -26,6 +31,7 @@ pub(crate) struct FirstError {
     first: OnceLock<Error>,
     /// Lines that cannot be loaded.
     pub(crate) lost: Lost,
+    write_backs: WriteBacks,
 }
 
 impl std::ops::Deref for FirstError {
@@ -41,11 +47,21 @@ pub(crate) struct DirtyPages {
     of_thread: Mutex<HashMap<ThreadId, Vec<Range<u64>>>>,
     failure: Failure,
     path: PathBuf,
+    /// In place of the kernel's disk, in tests.
+    pub(crate) disk: Option<Arc<Disk>>,
 }
 
 impl DirtyPages {
-    pub(crate) fn new(path: PathBuf, failure: Failure) -> DirtyPages {
-        DirtyPages { of_thread: Mutex::default(), failure, path }
+    pub(crate) fn new(path: PathBuf, failure: Failure, disk: Option<Arc<Disk>>) -> DirtyPages {
+        DirtyPages { of_thread: Mutex::default(), failure, path, disk }
+    }
+
+    /// Runs `store`, which stores to this range, unless a fence has failed (I3).
+    pub(crate) fn store(&self, at: u64, len_bytes: u64, store: &dyn Fn()) {
+        self.note(at, len_bytes);
+        if self.failure.get().is_none() {
+            store();
+        }
     }
 
     pub(crate) fn note(&self, at: u64, len_bytes: u64) {
@@ -65,18 +81,28 @@ impl DirtyPages {
     pub(crate) fn write_back(&self, base: *mut u8) {
         let noted =
             self.of_thread.lock().unwrap_or_else(PoisonError::into_inner).remove(&thread::current().id());
-        for range in merged(noted.unwrap_or_default()) {
-            let from = base.wrapping_add(range.start as usize);
-            let len_bytes = (range.end - range.start) as usize;
-            let done = loop {
-                // SAFETY: page-rounded ranges of stores that were inside the mapping, whose length is whole pages.
-                match unsafe { msync(from.cast(), len_bytes, MsyncFlags::SYNC) } {
-                    Err(Errno::INTR) => {}
-                    done => break done,
-                }
-            };
-            if let Err(errno) = done {
+        let Some(noted) = noted.filter(|_| self.failure.get().is_none()) else { return };
+        let mine = self.failure.write_backs.begin();
+        for range in merged(noted) {
+            if let Err(errno) = self.write_back_range(base, range) {
                 self.failure.get_or_init(|| Error::NotDurable { path: self.path.clone(), errno });
+                return;
+            }
+        }
+        mine.end_and_wait();
+    }
+
+    fn write_back_range(&self, base: *mut u8, range: Range<u64>) -> Result<(), Errno> {
+        if let Some(disk) = &self.disk {
+            return disk.write_back(range);
+        }
+        let from = base.wrapping_add(range.start as usize);
+        let len_bytes = (range.end - range.start) as usize;
+        loop {
+            // SAFETY: page-rounded ranges of stores that were inside the mapping, whose length is whole pages.
+            match unsafe { msync(from.cast(), len_bytes, MsyncFlags::SYNC) } {
+                Err(Errno::INTR) => {}
+                done => return done,
             }
         }
     }

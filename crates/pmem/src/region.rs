@@ -18,6 +18,7 @@ use crate::cpu::{self, Cpu};
 use crate::dirty::{DirtyPages, Failure};
 use crate::domain::Backend;
 use crate::durability::{Durability, Reach};
+use crate::failing_disk::Disk;
 use crate::fault_handler::HandledRegion;
 use crate::huge;
 use crate::mapping::Mapping;
@@ -108,7 +109,7 @@ impl Region {
     pub(crate) fn new(mapping: Mapping, source: Source) -> Region {
         let watcher = (source.backend == Backend::File).then(|| {
             let path = source.path.clone().unwrap_or_default();
-            Watcher::Dirty(DirtyPages::new(path, source.failure.clone()))
+            Watcher::Dirty(DirtyPages::new(path, source.failure.clone(), None))
         });
         let guarded = HandledRegion::new(mapping.base() as usize, mapping.len_bytes(), &source.failure);
         Region { guarded, ..Region::watched(Arc::new(mapping), source, watcher) }
@@ -116,6 +117,12 @@ impl Region {
 
     pub(crate) fn recorded(mapping: Arc<Mapping>, recorder: Arc<Recorder>) -> Region {
         Region::watched(mapping, Source::simulated(), Some(Watcher::Recorder(recorder)))
+    }
+
+    pub(crate) fn on_disk(mapping: Arc<Mapping>, disk: Arc<Disk>, failure: Failure) -> Region {
+        let dirty = DirtyPages::new(PathBuf::from("(failing disk)"), failure.clone(), Some(disk));
+        let source = Source { backend: Backend::File, failure, ..Source::simulated() };
+        Region::watched(mapping, source, Some(Watcher::Dirty(dirty)))
     }
 
     pub(crate) fn noted(mapping: Arc<Mapping>, log: Arc<ProbeLog>) -> Region {
@@ -151,6 +158,9 @@ impl Region {
                 Some(Region::recorded(self.mapping.clone(), recorder.clone()))
             }
             Some(Watcher::Probe(log)) => Some(Region::noted(self.mapping.clone(), log.clone())),
+            Some(Watcher::Dirty(DirtyPages { disk: Some(disk), .. })) => {
+                Some(Region::on_disk(self.mapping.clone(), disk.clone(), self.source.failure.clone()))
+            }
             _ => None,
         }
     }
@@ -251,13 +261,21 @@ impl Region {
     }
 
     /// The failure, if a fence could not do its work (only with [`Backend::File`]), or stores do not reach
-    /// the media for another reason ([`install_fault_handler`](crate::install_fault_handler)). Once set it stays.
+    /// the media for another reason ([`install_fault_handler`](crate::install_fault_handler)). Once set it stays. After a failed fence
+    /// stores have no effect, so nothing reaches the media that relies on what was lost.
     pub fn failed(&self) -> Option<Error> {
         if let Some(error) = self.source.failure.get() {
             return Some(error.clone());
         }
         let path = || self.path().map_or_else(|| PathBuf::from("(memory)"), Path::to_path_buf);
         self.source.failure.lost.any_replaced().then(|| Error::Lost { path: path() })
+    }
+
+    /// As [`Region::failed`], for a caller that is about to rely on its fence. A region in memory has no fence that can fail: there it
+    /// costs one branch.
+    #[inline(always)]
+    pub fn failed_fence(&self) -> Option<Error> {
+        self.watcher.as_ref().and_then(|_| self.failed())
     }
 
     /// Returns true if a byte of a range is lost: the media could not serve a load, which got

@@ -2,6 +2,7 @@
 
 use crate::cpu::lines;
 use crate::dirty::{DirtyPages, Failure};
+use crate::failing_disk::WriteBackResult;
 use crate::{Backend, Durability, Error, OpenOptions, Pos, Region};
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -436,7 +437,7 @@ fn a_fence_of_a_file_returns_when_its_pages_are_written() {
 #[test]
 fn a_failed_write_back_is_remembered() {
     let failure = Failure::default();
-    let pages = DirtyPages::new("lost.img".into(), failure.clone());
+    let pages = DirtyPages::new("lost.img".into(), failure.clone(), None);
     pages.note(0, 8);
     // Nothing is mapped at this address, so the kernel refuses as it would on a device error.
     pages.write_back(std::ptr::without_provenance_mut(4096));
@@ -444,4 +445,71 @@ fn a_failed_write_back_is_remembered() {
     assert!(matches!(error, Error::NotDurable { path, .. } if path == Path::new("lost.img")), "{error}");
     pages.write_back(std::ptr::without_provenance_mut(4096));
     assert!(failure.get().is_some());
+}
+
+/// The fence before a record failed, the record's own fence did not, and the record named pages that were never written.
+#[test]
+fn after_a_failed_fence_no_store_reaches_the_media() {
+    let (region, disk) = Region::on_failing_disk(1 << 20);
+    let again = region.map_again().unwrap();
+    let before = disk.media();
+    disk.on_write_back(|n| if n == 1 { WriteBackResult::Failed } else { WriteBackResult::Done });
+    region.nt_write(Pos(4096), &pattern(8192));
+    region.fence();
+    assert!(region.failed().is_some() && region.failed_fence() == again.failed());
+    for region in [&region, &again] {
+        region.nt_write(Pos(20477), &pattern(100));
+        region.nt_line(Pos(24576), &[1; 8]);
+        region.nt_copy(Pos(32768), Pos(4096), 4096);
+        region.nt_zero(Pos(4096), 100);
+        region.store_u64(Pos(28672), 7);
+        region.store_line(Pos(28736), &[7; 8]);
+        region.fence();
+        region.fence_and_wait();
+    }
+    assert!(disk.media() == before && disk.media_at_last() == before, "stores that follow are dropped");
+}
+
+/// The kernel tells a failed write-back to one of its callers.
+#[test]
+fn a_fence_hears_of_a_failure_told_to_another_thread() {
+    let (region, disk) = Region::on_failing_disk(1 << 20);
+    let begun = std::sync::Arc::new(std::sync::Barrier::new(2));
+    let both = begun.clone();
+    disk.on_write_back(move |_| {
+        both.wait();
+        match std::thread::current().name() {
+            Some("told") => {
+                std::thread::sleep(std::time::Duration::from_millis(200));
+                WriteBackResult::Failed
+            }
+            _ => WriteBackResult::LostUntold,
+        }
+    });
+    let failed = |name: &str, at| {
+        let (name, region) = (name.to_owned(), region.map_again().unwrap());
+        std::thread::Builder::new().name(name).spawn(move || {
+            region.store_u64(Pos(at), 1);
+            region.fence();
+            region.failed_fence().is_some()
+        })
+    };
+    let threads = [failed("told", 0), failed("untold", 4096)];
+    assert_eq!(threads.map(|thread| thread.unwrap().join().unwrap()), [true; 2]);
+    // Calls that overlap and succeed wait for each other, and end.
+    let (region, disk) = Region::on_failing_disk(1 << 20);
+    disk.on_write_back(|_| WriteBackResult::Done);
+    std::thread::scope(|scope| {
+        for at in 0..4 {
+            let region = &region;
+            scope.spawn(move || {
+                for value in 0..1000 {
+                    region.store_u64(Pos(at * 4096), value);
+                    region.fence();
+                }
+            });
+        }
+    });
+    assert_eq!((region.failed(), disk.write_backs()), (None, 4000));
+    assert!((0..4).all(|at| disk.media()[at * 4096..][..8] == 999u64.to_le_bytes()));
 }

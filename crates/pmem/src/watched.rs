@@ -1,7 +1,9 @@
-//! Regions for tests: one on a machine that can lose its power ([`Simulator`]), and one that records which of
-//! its words were read ([`Probe`]).
+//! Regions for tests: one on a machine that can lose its power ([`Simulator`]), one on a disk whose write-backs can fail
+//! ([`FailingDisk`]), and one that records which of its words were read ([`Probe`]).
 
 use crate::BLOCK_BYTES;
+use crate::dirty::Failure;
+use crate::failing_disk::{Disk, FailingDisk};
 use crate::mapping::Mapping;
 use crate::probe::{Probe, ProbeLog};
 use crate::region::Region;
@@ -27,6 +29,16 @@ impl Region {
         let (region, simulator) = Region::simulated(image.len() as u64);
         simulator.start_as(image);
         (region, simulator)
+    }
+
+    /// A region of zeros in a file on a disk that is simulated. `len_bytes` is rounded down to whole blocks.
+    ///
+    /// Panics without memory for it, or below one block: it is for tests.
+    pub fn on_failing_disk(len_bytes: u64) -> (Region, FailingDisk) {
+        let len_bytes = len_bytes & !(BLOCK_BYTES as u64 - 1);
+        let mapping = Arc::new(Mapping::private(len_bytes).expect("no memory for a simulated region"));
+        let disk = Arc::new(Disk::new(mapping.clone()));
+        (Region::on_disk(mapping, disk.clone(), Failure::default()), FailingDisk { disk })
     }
 
     /// A region of zeros whose loads and stores are noted. `len_bytes` is rounded down to whole blocks.

@@ -18,10 +18,7 @@ impl Watcher {
     #[cfg_attr(feature = "planted", track_caller)]
     pub(super) fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: &dyn Fn()) {
         match self {
-            Watcher::Dirty(pages) => {
-                pages.note(at, len_bytes as u64);
-                store();
-            }
+            Watcher::Dirty(pages) => pages.store(at, len_bytes as u64, store),
             Watcher::Recorder(recorder) => recorder.store(kind, at, len_bytes, store),
             Watcher::Probe(log) => {
                 if len_bytes > 0 {

@@ -100,8 +100,8 @@ pub const ORDERS: &[Order] = &[
     Order {
         folder: "crates/pmem",
         layers: &[
-            &["durability", "error", "lost", "planted", "free_space", "presence", "steps"],
-            &["cpu", "dirty", "domain", "mapping"],
+            &["durability", "error", "lost", "planted", "free_space", "presence", "steps", "write_backs"],
+            &["cpu", "dirty", "domain", "failing_disk", "mapping"],
             &["fault_handler", "huge", "probe", "simulator", "untouched"],
             &["caller"],
             &["region"],
