@@ -6,6 +6,7 @@ use heddle_console::output::{self, Sink};
 use heddle_console::{image, open_error};
 use heddle_nvmfs::fsck::dump::{Value, What, dump};
 use heddle_nvmfs::ids::BlockNo;
+use heddle_nvmfs::{VolumeError, inspect};
 use heddle_pmem::{OpenOptions, Region};
 use heddle_vfs::Ino;
 use std::path::PathBuf;
@@ -73,6 +74,13 @@ pub fn run(args: &Args) -> Result<()> {
     image::refuse_flash(&args.image, "Use heddle info, or dump.f2fs")?;
     let how = OpenOptions { read_only: true, prefault: false, ..OpenOptions::default() };
     let region = Region::open(&args.image, &how).map_err(|error| open_error::explain(&args.image, error))?;
+    if what == What::Superblock {
+        // The copies of damaged superblocks are shown. Bytes without a trace of one are no image.
+        match inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into)) {
+            Err(foreign @ VolumeError::NotAnImage { .. }) => return Err(foreign.into()),
+            Ok(_) | Err(_) => {}
+        }
+    }
     let shown = dump(&args.image.display().to_string(), &region, &what)?;
     if args.json {
         let mut all = serde_json::Map::new();

@@ -43,6 +43,32 @@ fn numbers_at_their_limits_are_answered_without_a_panic() {
     }
 }
 
+#[test]
+fn dump_refuses_the_superblock_of_foreign_bytes_as_info_does() {
+    let place = Place::with_image("heddle");
+    let mut ext4 = vec![0; 1 << 20];
+    ext4[1024 + 56..][..2].copy_from_slice(&[0x53, 0xef]);
+    let mut elf = vec![0; 8192];
+    elf[..4].copy_from_slice(b"\x7fELF");
+    let noise: Vec<u8> = (0..1u32 << 16).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    for (name, bytes) in [("ext4", ext4), ("elf", elf), ("noise", noise)] {
+        let path = place.text(name);
+        std::fs::write(&path, bytes).unwrap();
+        let info = heddle(&["info", &path]);
+        assert_eq!(info.code, 1, "{name}");
+        for dump in [&["dump", &path, "superblock"][..], &["dump", "--json", &path, "superblock"]] {
+            let said = heddle(dump);
+            assert_eq!((said.code, &*said.out, &said.err), (1, "", &info.err), "{name}");
+        }
+    }
+    // A damaged superblock is what the command is for.
+    let mut bytes = std::fs::read(place.image()).unwrap();
+    let last = bytes.len() - 4096;
+    [0, last].into_iter().for_each(|at| bytes[at + 20] ^= 3);
+    std::fs::write(place.image(), bytes).unwrap();
+    assert!(heddle(&["dump", &place.image(), "superblock"]).ok().out.contains("damaged"));
+}
+
 /// Runs a command without these of the three descriptors that a program begins with: its code, and its errors.
 fn without(closed: &'static [i32], args: &[&str]) -> (Option<i32>, String) {
     let mut command = command(args);

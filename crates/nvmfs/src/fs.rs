@@ -139,7 +139,7 @@ impl NvmFs {
         } else {
             self.write_retrying(&mut guard, inode, at, buf)?
         };
-        clean::after_call(&self.core, &mut guard);
+        clean::after_call(&self.core, &mut guard, Ok(()))?;
         guard.lane.counts.moved(Kind::Write, len as u64);
         Ok((offset, len))
     }
@@ -231,8 +231,7 @@ impl FileSystem for NvmFs {
         let made = retry_if_full(&self.core, &mut guard, |guard| {
             ops::make(&self.core, guard, cred, dir, name, &node, false)
         });
-        clean::after_call(&self.core, &mut guard);
-        let inode = made?;
+        let inode = clean::after_call(&self.core, &mut guard, made)?;
         self.attr(inode)
     }
 
@@ -250,8 +249,7 @@ impl FileSystem for NvmFs {
         let made = retry_if_full(&self.core, &mut guard, |guard| {
             ops::make(&self.core, guard, cred, dir, name, &node, true)
         });
-        clean::after_call(&self.core, &mut guard);
-        let inode = made?;
+        let inode = clean::after_call(&self.core, &mut guard, made)?;
         let handle = Handle { ino: inode.ino, flags, token: inode.volatile.generation() };
         Ok((self.attr(inode)?, handle))
     }
@@ -284,6 +282,7 @@ impl FileSystem for NvmFs {
         inode.volatile.nlink.store(0, SeqCst);
         // The settler of this lane now frees it only through its handle: it may get a name.
         guard.lane.intent.created();
+        clean::after_call(&self.core, &mut guard, Ok(()))?;
         Ok((self.attr(inode)?, handle))
     }
 
@@ -341,8 +340,7 @@ impl FileSystem for NvmFs {
         };
         let linked =
             retry_if_full(&self.core, &mut guard, |own| ops::link(&self.core, own, cred, inode, dir, name));
-        clean::after_call(&self.core, &mut guard);
-        let done = linked.and_then(|()| self.attr(inode));
+        let done = clean::after_call(&self.core, &mut guard, linked).and_then(|()| self.attr(inode));
         drop(guard);
         held.into_iter().for_each(|held| self.let_go(&held));
         done
@@ -352,16 +350,14 @@ impl FileSystem for NvmFs {
         let dir = self.changing_directory(cred, parent)?;
         let mut guard = enter_for(&self.core, Kind::Remove)?;
         let done = ops::remove(&self.core, &mut guard, cred, dir, name, Remove::File);
-        clean::after_call(&self.core, &mut guard);
-        done
+        clean::after_call(&self.core, &mut guard, done)
     }
 
     fn rmdir(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
         let dir = self.changing_directory(cred, parent)?;
         let mut guard = enter_for(&self.core, Kind::Remove)?;
         let done = ops::remove(&self.core, &mut guard, cred, dir, name, Remove::Directory);
-        clean::after_call(&self.core, &mut guard);
-        done
+        clean::after_call(&self.core, &mut guard, done)
     }
 
     fn rename(
@@ -379,8 +375,7 @@ impl FileSystem for NvmFs {
         let done = retry_if_full(&self.core, &mut guard, |guard| {
             rename::rename(&self.core, guard, cred, from, to, mode)
         });
-        clean::after_call(&self.core, &mut guard);
-        done
+        clean::after_call(&self.core, &mut guard, done)
     }
 
     fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
@@ -407,7 +402,7 @@ impl FileSystem for NvmFs {
         let token = self.count_handle(&mut guard, inode)?;
         if flags.truncate {
             let cut = attrs::cut_to_nothing(&self.core, cred, &mut guard, inode);
-            clean::after_call(&self.core, &mut guard);
+            let cut = clean::after_call(&self.core, &mut guard, cut);
             drop(guard);
             if let Err(error) = cut {
                 self.let_go(&Handle { ino, flags, token });
@@ -494,8 +489,7 @@ impl FileSystem for NvmFs {
         let done = retry_if_full(&self.core, &mut guard, |guard| {
             range::give_blocks(&self.core, guard, inode, span, clean::between)
         });
-        clean::after_call(&self.core, &mut guard);
-        done
+        clean::after_call(&self.core, &mut guard, done)
     }
 
     fn sync(&self) -> Result<()> {
@@ -512,8 +506,7 @@ impl FileSystem for NvmFs {
         let done = retry_if_full(&self.core, &mut guard, |guard| {
             range::fallocate(&self.core, guard, inode, op, offset, len_bytes, clean::between)
         });
-        clean::after_call(&self.core, &mut guard);
-        done
+        clean::after_call(&self.core, &mut guard, done)
     }
 
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64> {
@@ -552,7 +545,7 @@ impl NvmFs {
             let _eof = inode.volatile.eof.lock();
             work(guard)
         });
-        clean::after_call(&self.core, &mut guard);
+        let done = clean::after_call(&self.core, &mut guard, done);
         drop(guard);
         self.let_go(&held);
         done

@@ -108,6 +108,11 @@ mod model {
             None
         }
 
+        /// As above.
+        pub fn failed_fence(&self) -> Option<Error> {
+            None
+        }
+
         /// The model's media does not fail.
         pub fn lost(&self, _at: Pos, _len_bytes: u64) -> bool {
             false

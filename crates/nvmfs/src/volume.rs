@@ -496,11 +496,8 @@ impl Volume {
         let core = &self.fs.core;
         let Some(mut superblock) = self.superblock.next(0) else { return };
         superblock.clean = U32::new(1);
-        if write_superblock(&core.region, &core.layout, superblock).is_err() {
-            // The superblock in the page cache must not be marked clean when the one on media is not.
-            superblock.clean = U32::new(0);
-            let _ = write_superblock(&core.region, &core.layout, superblock);
-        }
+        // The caller asks the region whether it failed.
+        let _ = write_superblock(&core.region, &core.layout, superblock);
     }
 
     /// Living inodes without a name: they are open.

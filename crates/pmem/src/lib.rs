@@ -41,6 +41,7 @@ mod presence;
 mod probe;
 mod region;
 mod simulator;
+mod stale_cache;
 #[cfg(shuttle)]
 mod steps;
 mod untouched;

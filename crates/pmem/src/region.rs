@@ -24,6 +24,7 @@ use crate::huge;
 use crate::mapping::Mapping;
 use crate::probe::ProbeLog;
 use crate::simulator::{Recorder, StoreKind};
+use crate::stale_cache::StaleCache;
 #[cfg(shuttle)]
 use crate::steps::{before_store, step};
 use crate::untouched::Untouched;
@@ -51,6 +52,8 @@ pub struct Region {
     /// Declared before the mapping: it must be dropped first.
     guarded: Option<HandledRegion>,
     mapping: Arc<Mapping>,
+    /// Declared after the mapping: it must be dropped later.
+    stale_cache: Option<StaleCache>,
     source: Source,
     /// Only for a region that was attached.
     untouched: Option<Untouched>,
@@ -112,7 +115,11 @@ impl Region {
             Watcher::Dirty(DirtyPages::new(path, source.failure.clone(), None))
         });
         let guarded = HandledRegion::new(mapping.base() as usize, mapping.len_bytes(), &source.failure);
-        Region { guarded, ..Region::watched(Arc::new(mapping), source, watcher) }
+        let stale_cache = match (&source.file, &watcher) {
+            (Some(file), Some(_)) => StaleCache::of(file.as_fd(), &source.failure),
+            _ => None,
+        };
+        Region { guarded, stale_cache, ..Region::watched(Arc::new(mapping), source, watcher) }
     }
 
     pub(crate) fn recorded(mapping: Arc<Mapping>, recorder: Arc<Recorder>) -> Region {
@@ -145,6 +152,7 @@ impl Region {
             watcher: watcher.map(Box::new),
             guarded: None,
             mapping,
+            stale_cache: None,
             source,
             untouched: None,
             huge: OnceLock::new(),
@@ -253,6 +261,7 @@ impl Region {
     /// without our knowledge.
     pub fn close_file(&mut self) {
         self.source.file = None;
+        self.stale_cache = None;
     }
 
     /// Returns true if stores are refused (by a panic).

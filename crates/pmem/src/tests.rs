@@ -393,14 +393,18 @@ fn a_full_tmpfs_is_an_error_and_no_signal() {
 
 /// Whether the kernel has yet to write back the page at `at`; none where it cannot be asked (before Linux 6.5).
 fn is_dirty(region: &Region, at: u64) -> Option<bool> {
+    counts(region, at).map(|counts| counts[1] + counts[2] > 0)
+}
+
+/// For the page at `at`: pages cached, dirty, under writeback, evicted, recently evicted.
+fn counts(region: &Region, at: u64) -> Option<[u64; 5]> {
     const CACHESTAT: i64 = 451;
     let range = [at, 1];
-    // Pages cached, dirty, under writeback, evicted, recently evicted.
     let mut counts = [0u64; 5];
     let file = region.source().file.as_ref().unwrap().as_raw_fd();
     // SAFETY: the call reads one range and writes one set of counts, both live.
     let done = unsafe { libc::syscall(CACHESTAT, file, range.as_ptr(), counts.as_mut_ptr(), 0) };
-    (done == 0).then_some(counts[1] + counts[2] > 0)
+    (done == 0).then_some(counts)
 }
 
 #[test]
@@ -445,6 +449,27 @@ fn a_failed_write_back_is_remembered() {
     assert!(matches!(error, Error::NotDurable { path, .. } if path == Path::new("lost.img")), "{error}");
     pages.write_back(std::ptr::without_provenance_mut(4096));
     assert!(failure.get().is_some());
+}
+
+#[test]
+fn the_cache_of_a_file_whose_write_back_failed_is_dropped_with_its_region() {
+    let scratch = Scratch::on(&std::env::temp_dir(), "stale");
+    let region = create(&scratch.image());
+    if region.backend() != Backend::File || is_dirty(&region, 0).is_none() {
+        eprintln!("SKIPPED: needs a disk below {:?} and Linux 6.5", scratch.0);
+        return;
+    }
+    let cached = |region: &Region| counts(region, 0).unwrap()[0];
+    region.store_u64(Pos(0), 7);
+    region.fence();
+    drop(region);
+    let open = || Region::open(scratch.image(), &OpenOptions::default()).unwrap();
+    let region = open();
+    assert_eq!(cached(&region), 1);
+    let errno = rustix::io::Errno::IO;
+    region.source().failure.get_or_init(|| Error::NotDurable { path: scratch.image(), errno });
+    drop(region);
+    assert_eq!(cached(&open()), 0);
 }
 
 /// The fence before a record failed, the record's own fence did not, and the record named pages that were never written.

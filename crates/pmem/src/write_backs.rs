@@ -57,9 +57,8 @@ impl WriteBack<'_> {
         let end = all.lock().next;
         drop(self);
         // A call of this very thread was interrupted by a signal, and goes on after this one. It began before the stores of this one.
-        let overlaps = |state: &mut State| {
-            state.under_way.range(..end).any(|(_, of)| of.0 == process && of.1 != thread)
-        };
+        let overlaps =
+            |state: &mut State| state.under_way.range(..end).any(|(_, of)| of.0 == process && of.1 != thread);
         drop(all.one_ended.wait_while(all.lock(), overlaps).unwrap_or_else(PoisonError::into_inner));
     }
 }

@@ -144,7 +144,12 @@ fn write_page(
     next.append_unfenced(core, guard.lane, inode, &line);
     step(Step::Stored);
     // PERSIST: the operation is durable from here on.
-    let durable = Durable::fenced(|| fence_unless(Bug::CommitFenceMissing, &core.region));
+    let fenced = Durable::fenced(&core.region, || fence_unless(Bug::CommitFenceMissing, &core.region));
+    let Ok(durable) = fenced else {
+        // The general write meets the failure again, and reports it.
+        locked.unlock();
+        return None;
+    };
     step(Step::Durable);
     let committed = locked.commit(&durable);
     step(Step::Happened);

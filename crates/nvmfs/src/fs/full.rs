@@ -92,8 +92,7 @@ impl NvmFs {
         };
         let page = |guard: &mut LaneGuard<'_>, at, buf: &[u8]| {
             let done = self.write_compressing(guard, inode, At::Offset(at), buf);
-            clean::after_call(&self.core, guard);
-            done
+            clean::after_call(&self.core, guard, done)
         };
         Ok((offset, page_by_page::write(&self.core, guard, inode, offset, buf, page)?))
     }

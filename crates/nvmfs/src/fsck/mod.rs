@@ -97,11 +97,13 @@ pub enum FsckError {
         why: String,
     },
     /// A store or a fence failed.
-    #[error("cannot write {image}: {why}")]
+    #[error("cannot write {image}: {why}{way}")]
     Write {
         /// The image.
         image: String,
         /// The system's error.
         why: String,
+        /// How to go back, if there is an undo file.
+        way: String,
     },
 }

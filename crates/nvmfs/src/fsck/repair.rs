@@ -95,14 +95,9 @@ impl Verdict {
             repair: self.repair,
         };
         undo::save(undo, region, of, blocks.into_iter())?;
-        stores::store(region, self.repair, self.changes.iter().map(|(block, words)| (*block, &words[..])));
-        match region.failed() {
-            None => Ok(Applied { blocks: self.changes.len() as u64 }),
-            Some(why) => {
-                let image = region.path().map_or_else(|| "(memory)".into(), |p| p.display().to_string());
-                Err(FsckError::Write { image, why: why.to_string() })
-            }
-        }
+        let changes = self.changes.iter().map(|(block, words)| (*block, &words[..]));
+        stores::store(region, self.repair, changes, undo)?;
+        Ok(Applied { blocks: self.changes.len() as u64 })
     }
 }
 

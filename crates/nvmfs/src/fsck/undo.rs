@@ -124,11 +124,9 @@ pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
             }
         }
     }
-    store(region, undo.image.repair, old.blocks.iter().map(|block| (block.number, &block.words[..])));
-    match region.failed() {
-        None => Ok(old.blocks.len() as u64),
-        Some(why) => Err(FsckError::Write { image: name, why: why.to_string() }),
-    }
+    let blocks = old.blocks.iter().map(|block| (block.number, &block.words[..]));
+    store(region, undo.image.repair, blocks, path)?;
+    Ok(old.blocks.len() as u64)
 }
 
 /// Returns true if the rest of a damaged superblock has the number of the repair, and no mount since. The repair gave both copies its

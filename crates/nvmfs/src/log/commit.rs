@@ -82,7 +82,7 @@ pub fn one_chain(core: &Core) -> bool {
 /// asked for it.
 ///
 /// # Errors
-/// No space, in the papers' variants, which make room here. Nothing has changed then.
+/// No space, in the papers' variants, which make room here. Nothing has changed then. Or those of [`Durable::fenced`].
 pub fn commit(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -101,7 +101,7 @@ pub fn commit_for(
     purpose: Purpose,
 ) -> Result<Durable> {
     if breaks_at_times(Breach::RecordLeftOut) {
-        return Ok(Durable::fenced(|| ()));
+        return Durable::fenced(&core.region, || ());
     }
     match core.variant.log() {
         LogKind::SelfCertifying => {
@@ -117,7 +117,8 @@ pub fn commit_for(
             let at = chain::append_unfenced(core, guard.id, inode, chain, records, true);
             step(Step::Stored);
             // PERSIST: the operation is durable from here on.
-            let durable = Durable::fenced(|| fence_unless(Bug::CommitFenceMissing, &core.region));
+            let durable =
+                Durable::fenced(&core.region, || fence_unless(Bug::CommitFenceMissing, &core.region))?;
             note_began_page(guard, inode, &at);
             Ok(durable)
         }
@@ -156,7 +157,7 @@ fn commit_by_tail(
     step(Step::Tail);
     chain::set_tail_unfenced(core, inode, chain);
     // PERSIST: the tail decides: the operation is durable from here on.
-    let durable = Durable::fenced(|| fence_unless(Bug::TailFenceMissing, &core.region));
+    let durable = Durable::fenced(&core.region, || fence_unless(Bug::TailFenceMissing, &core.region))?;
     note_began_page(guard, inode, &at);
     Ok(durable)
 }
@@ -207,7 +208,7 @@ fn commit_by_mark(
         l.time.ask_for();
     }
     // PERSIST: the mark decides: the operation is durable from here on, before the index tells of it.
-    let durable = Durable::fenced(|| fence_unless(Bug::MarkFenceMissing, &core.region));
+    let durable = Durable::fenced(&core.region, || fence_unless(Bug::MarkFenceMissing, &core.region))?;
     note_began_page(guard, inode, &at);
     Ok(durable)
 }
@@ -250,7 +251,7 @@ fn commit_over_a_hole(
     step(Step::Tail);
     chain::set_tail_unfenced(core, inode, chain);
     // PERSIST: the tail decides: part of a planted bug.
-    Ok(Durable::fenced(|| core.region.fence()))
+    Durable::fenced(&core.region, || core.region.fence())
 }
 
 /// Reserves slots and fills them, without a fence.

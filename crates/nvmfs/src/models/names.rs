@@ -58,7 +58,7 @@ pub fn put_in(worker: &mut Worker, dir: Ino, name: &str, n: u64) -> Option<(Vers
             }
         };
         let version = locked.version().next();
-        locked.begin_change(&Durable::fenced(|| ()), version);
+        locked.begin_change(&Durable::fenced(&core.region, || ()).unwrap(), version);
         // The version is `n` here, so that a reader can check whether an entry's words belong together.
         let to = Named {
             child: InodeId { ino: Ino(n), generation: n },

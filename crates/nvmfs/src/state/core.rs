@@ -384,13 +384,20 @@ impl Core {
         if self.read_only {
             return Err(Error::ReadOnly);
         }
-        if self.root().damage.is_noted() {
-            return Err(Error::Corrupt(self.root().damage.text()));
-        }
         if let Some(error) = self.region.failed() {
             return Err(Error::Io(error.to_string()));
         }
+        if self.root().damage.is_noted() {
+            return Err(Error::Corrupt(self.root().damage.text()));
+        }
         Ok(())
+    }
+
+    /// Notes for all processes that a fence of this one has failed: a change of theirs could rely on what the media lacks.
+    #[cold]
+    pub fn fence_failed(&self, error: &heddle_pmem::Error) -> Error {
+        self.root().damage.note("the media refused what a process had stored");
+        Error::Io(error.to_string())
     }
 
     /// Notes that the media is inconsistent, with the reason. No process may change the file system from now

@@ -10,8 +10,9 @@
 //!             I2  a thread that panics undoes nothing. Its lane stays as it was: how far the operation came is not known.
 
 use crate::ids::PageNo;
+use crate::region::Region;
 use crate::state::lane::Lane;
-use heddle_vfs::Ino;
+use heddle_vfs::{Error, Ino, Result};
 
 /// The records of an operation are durable.
 #[derive(Debug)]
@@ -20,10 +21,17 @@ pub struct Durable(());
 impl Durable {
     /// Runs `fence`, which makes the records durable that the caller has stored. The type cannot check that it
     /// does: only models and planted faults pass another function.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: this fence or an earlier one has failed. So nothing is published that the media may lack. The media may have
+    /// the records, but nothing that follows them.
     #[inline]
-    pub fn fenced(fence: impl FnOnce()) -> Durable {
+    pub fn fenced(region: &Region, fence: impl FnOnce()) -> Result<Durable> {
         fence();
-        Durable(())
+        match region.failed_fence() {
+            None => Ok(Durable(())),
+            Some(error) => Err(Error::Io(error.to_string())),
+        }
     }
 }
 

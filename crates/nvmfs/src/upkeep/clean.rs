@@ -31,12 +31,22 @@ use std::sync::atomic::Ordering::Relaxed;
 /// pages between them are passed faster than they grow.
 const PAGES_A_STEP: u32 = 3;
 
-/// Runs at the end of a call: cleans the logs in which the call has begun pages. The call holds no lock any more, and still has its files
-/// open.
+/// The last step of a call that changes something, which returns what the call has done. It cleans the logs in which the call has begun
+/// pages. The call holds no lock any more, and still has its files open.
+///
+/// # Errors
+/// [`heddle_vfs::Error::Io`]: a fence has failed since the call began. Other errors are those of the call.
 #[inline]
-pub fn after_call(core: &Core, guard: &mut LaneGuard<'_>) {
+pub fn after_call<T>(core: &Core, guard: &mut LaneGuard<'_>, done: Result<T>) -> Result<T> {
     if !guard.scratch.to_clean.is_empty() {
         clean_logs(core, guard, clean_of);
+    }
+    match core.region.failed_fence() {
+        None => done,
+        Some(error) => {
+            let failed = core.fence_failed(&error);
+            done.and(Err(failed))
+        }
     }
 }
 

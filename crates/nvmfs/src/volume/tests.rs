@@ -177,3 +177,21 @@ fn an_arena_that_cannot_be_mapped_is_halved_until_it_can() {
     let arena = arena(1 << 60).unwrap();
     assert!(arena.capacity_bytes() >= 256 << 20, "{} bytes", arena.capacity_bytes());
 }
+
+/// A fence of one process failed. Its records were lost, and another process appended to the log page behind them.
+#[test]
+fn after_a_failed_fence_no_process_changes_the_image() {
+    let (region, disk) = Region::on_failing_disk(4 << 20);
+    format(&region, Variant::Heddle).unwrap();
+    let volume = mount(region, &MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() }).unwrap();
+    let (fs, core) = (volume.fs(), &volume.fs.core);
+    let parts = parts(Region::on_failing_disk(4 << 20).0, core.arena.map_again().unwrap(), core.variant);
+    let other = NvmFs { core: Arc::new(Core::join(parts, &core.identity()).unwrap()) };
+    assert!(other.core.writable().is_ok());
+    disk.on_write_back(|_| heddle_pmem::WriteBackResult::Failed);
+    let name = Name::new(b"f").unwrap();
+    let make = |fs: &NvmFs| fs.create(&Cred::root(), Ino::ROOT, name, 0o644, OpenFlags::WRITE).map(drop);
+    assert!(matches!(make(&fs), Err(heddle_vfs::Error::Io(_))));
+    assert!(matches!(make(&other), Err(heddle_vfs::Error::Corrupt(_))));
+    volume.abandon();
+}

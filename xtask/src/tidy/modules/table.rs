@@ -102,7 +102,7 @@ pub const ORDERS: &[Order] = &[
         layers: &[
             &["durability", "error", "lost", "planted", "free_space", "presence", "steps", "write_backs"],
             &["cpu", "dirty", "domain", "failing_disk", "mapping"],
-            &["fault_handler", "huge", "probe", "simulator", "untouched"],
+            &["fault_handler", "huge", "probe", "simulator", "stale_cache", "untouched"],
             &["caller"],
             &["region"],
             &["backing_file", "bandwidth", "watched"],

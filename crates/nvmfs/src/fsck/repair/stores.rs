@@ -4,12 +4,14 @@
 //!                 are to be stored say it.
 //!             N2  all other blocks are durable.
 //!             N3  the superblocks get their new bytes, or the old ones back: the mark goes.
+//!             After a fence that failed nothing more is stored: the mark stays.
 
 use crate::format::superblock::{Copies, FoundSuperblock, HALF_REPAIRED, SUPERBLOCK_BYTES, Superblock};
 use crate::fsck::FsckError;
 use crate::fsck::media::BLOCK_WORDS;
 use crate::ids::BlockNo;
 use heddle_pmem::{BLOCK_BYTES, Region};
+use std::path::Path;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -39,23 +41,40 @@ pub fn give_up_undo(name: &str, region: &Region) -> Result<bool, FsckError> {
     super::refuse_foreign(name, region)?;
     let mut has_mark = false;
     for (block, sb) in copies(region).whole().filter(|(_, sb)| sb.clean.get() == HALF_REPAIRED) {
-        put_superblock(region, block, Superblock { clean: U32::new(0), ..sb });
+        put_superblock(region, block, Superblock { clean: U32::new(0), ..sb }, "")?;
         has_mark = true;
     }
-    match region.failed() {
-        None => Ok(has_mark),
-        Some(why) => Err(FsckError::Write { image: name.into(), why: why.to_string() }),
-    }
+    Ok(has_mark)
 }
 
-fn put_superblock(region: &Region, block: u64, superblock: Superblock) {
+fn put_superblock(region: &Region, block: u64, superblock: Superblock, way: &str) -> Result<(), FsckError> {
     region.nt_write(BlockNo(block).pos(), superblock.sealed().as_bytes());
     // PERSIST: one copy is whole while the other one is written.
-    region.fence();
+    fence(region, way)
 }
 
-/// Stores blocks with their new words, for this repair or its way back. Durable when this returns, unless the region has failed.
-pub fn store<'w>(region: &Region, repair: u64, blocks: impl Iterator<Item = (BlockNo, &'w [u64])> + Clone) {
+/// # Errors
+/// [`FsckError::Write`] with this way back: nothing is stored any more.
+fn fence(region: &Region, way: &str) -> Result<(), FsckError> {
+    // PERSIST: the caller states the reason.
+    region.fence();
+    let Some(why) = region.failed() else { return Ok(()) };
+    let image = region.path().map_or_else(|| "(memory)".into(), |path| path.display().to_string());
+    Err(FsckError::Write { image, why: why.to_string(), way: way.to_owned() })
+}
+
+/// Stores blocks with their new words, durably, for this repair or its way back. `undo` is the undo file, for messages.
+///
+/// # Errors
+/// [`FsckError::Write`].
+pub fn store<'w>(
+    region: &Region,
+    repair: u64,
+    blocks: impl Iterator<Item = (BlockNo, &'w [u64])> + Clone,
+    undo: &Path,
+) -> Result<(), FsckError> {
+    let image = heddle_undo::shell_word(region.path().unwrap_or(Path::new("IMAGE")));
+    let way = &format!(". To go back: heddle fsck --undo {} {image}", heddle_undo::shell_word(undo));
     let copies = copies(region);
     let by_it = |(block, sb)| (block, Superblock { repair: U64::new(repair), ..sb });
     let mut whole: Vec<(u64, Superblock)> = copies.whole().map(by_it).collect();
@@ -67,7 +86,7 @@ pub fn store<'w>(region: &Region, repair: u64, blocks: impl Iterator<Item = (Blo
     }
     for (block, sb) in &whole {
         // PERSIST: N1.
-        put_superblock(region, *block, Superblock { clean: U32::new(HALF_REPAIRED), ..*sb });
+        put_superblock(region, *block, Superblock { clean: U32::new(HALF_REPAIRED), ..*sb }, way)?;
     }
     // Where no copy is whole, the second one may lie elsewhere than the copies say.
     let is_superblock = |(block, words): (BlockNo, &[u64])| {
@@ -78,18 +97,19 @@ pub fn store<'w>(region: &Region, repair: u64, blocks: impl Iterator<Item = (Blo
         .filter(|store| !is_superblock(*store))
         .for_each(|(block, words)| put(region, block, words));
     // PERSIST: N2.
-    region.fence();
+    fence(region, way)?;
     for (block, words) in blocks.clone().filter(|store| is_superblock(*store)) {
         put(region, block, words);
         // PERSIST: N3. One copy is whole while the other one is written.
-        region.fence();
+        fence(region, way)?;
     }
     for (at, sb) in whole {
         if !blocks.clone().any(|(block, _)| block.0 == at) {
             let clean = if sb.clean.get() == HALF_REPAIRED { U32::new(0) } else { sb.clean };
-            put_superblock(region, at, Superblock { clean, ..sb });
+            put_superblock(region, at, Superblock { clean, ..sb }, way)?;
         }
     }
+    Ok(())
 }
 
 /// The superblock that a block's words are, if it belongs there.
