@@ -123,7 +123,7 @@ fn media_has_one_of(disk: &FailingDisk, expected: &[&str], when: &str) {
 }
 
 #[test]
-fn a_call_whose_write_back_fails_says_so_and_leaves_all_or_nothing() {
+fn a_call_whose_write_back_fails_says_so_and_tears_nothing() {
     each_variant(|variant| {
         for (what, change) in CHANGES {
             let sound = Scene::new(variant);
@@ -216,7 +216,7 @@ fn is_marked_or_whole(bytes: &[u8], wholes: [&[u8]; 2], when: &str) {
 }
 
 #[test]
-fn a_repair_whose_write_back_fails_keeps_its_mark_and_names_the_undo_file() {
+fn a_repair_that_cannot_write_keeps_mark_and_undo_file() {
     let scene = Scene::new(Variant::Heddle);
     let Scene { disk, volume, fs, old, .. } = scene;
     fs.release(old);

@@ -452,7 +452,7 @@ fn a_failed_write_back_is_remembered() {
 }
 
 #[test]
-fn the_cache_of_a_file_whose_write_back_failed_is_dropped_with_its_region() {
+fn the_cache_of_a_file_ends_with_its_failed_region() {
     let scratch = Scratch::on(&std::env::temp_dir(), "stale");
     let region = create(&scratch.image());
     if region.backend() != Backend::File || is_dirty(&region, 0).is_none() {
