@@ -48,3 +48,27 @@ impl ReservedRange {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Bytes of this process' address space.
+    fn mapped_bytes() -> usize {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        pages.split(' ').next().unwrap().parse::<usize>().unwrap() * page_size()
+    }
+
+    #[test]
+    fn what_is_not_used_of_a_reservation_is_unmapped() {
+        const GIB: usize = 1 << 30;
+        let reserved = ReservedRange::new(64 * GIB).unwrap();
+        let before = mapped_bytes();
+        let used = reserved.aligned();
+        reserved.release_unused(page_size());
+        // Other tests map and unmap meanwhile.
+        assert!(mapped_bytes() + 32 * GIB < before, "{before} bytes, and then {}", mapped_bytes());
+        // SAFETY: the page that is left, and nobody's.
+        unsafe { munmap(used, page_size()) }.unwrap();
+    }
+}
