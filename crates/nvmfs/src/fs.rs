@@ -137,7 +137,8 @@ impl NvmFs {
         let (offset, len) = if let Ok(offset) = self.write_once(&mut guard, inode, at, buf) {
             (offset, buf.len())
         } else {
-            self.write_retrying(&mut guard, inode, at, buf)?
+            let retried = self.write_retrying(&mut guard, inode, at, buf);
+            clean::after_call(&self.core, &mut guard, retried)?
         };
         clean::after_call(&self.core, &mut guard, Ok(()))?;
         guard.lane.counts.moved(Kind::Write, len as u64);
@@ -268,9 +269,10 @@ impl FileSystem for NvmFs {
         let dir = self.changing_directory(cred, dir)?;
         check(&self.core, dir, cred, Permission::WRITE_EXECUTE)?;
         let mut guard = enter_for(&self.core, Kind::Create)?;
-        let inode = retry_if_full(&self.core, &mut guard, |guard| {
+        let made = retry_if_full(&self.core, &mut guard, |guard| {
             life::make_unnamed(&self.core, guard, cred, dir, perm, linkable)
-        })?;
+        });
+        let inode = clean::after_call(&self.core, &mut guard, made)?;
         let handle = match self.handle(&mut guard, inode, flags) {
             Ok(handle) => handle,
             Err(error) => {

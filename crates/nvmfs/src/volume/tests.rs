@@ -13,7 +13,7 @@ use crate::upkeep::settle::HOOKS;
 use crate::variant::Variant;
 use heddle_pmem::CrashPoint;
 use heddle_range_lock::{Geometry, Mode};
-use heddle_vfs::{Cookie, Cred, FileKind, FileSystem, Ino, Name, NewNode, OpenFlags, RenameMode};
+use heddle_vfs::{Cookie, Cred, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RenameMode};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
@@ -181,17 +181,27 @@ fn an_arena_that_cannot_be_mapped_is_halved_until_it_can() {
 /// A fence of one process failed. Its records were lost, and another process appended to the log page behind them.
 #[test]
 fn after_a_failed_fence_no_process_changes_the_image() {
-    let (region, disk) = Region::on_failing_disk(4 << 20);
-    format(&region, Variant::Heddle).unwrap();
-    let volume = mount(region, &MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() }).unwrap();
-    let (fs, core) = (volume.fs(), &volume.fs.core);
-    let parts = parts(Region::on_failing_disk(4 << 20).0, core.arena.map_again().unwrap(), core.variant);
-    let other = NvmFs { core: Arc::new(Core::join(parts, &core.identity()).unwrap()) };
-    assert!(other.core.writable().is_ok());
-    disk.on_write_back(|_| heddle_pmem::WriteBackResult::Failed);
-    let name = Name::new(b"f").unwrap();
-    let make = |fs: &NvmFs| fs.create(&Cred::root(), Ino::ROOT, name, 0o644, OpenFlags::WRITE).map(drop);
-    assert!(matches!(make(&fs), Err(heddle_vfs::Error::Io(_))));
-    assert!(matches!(make(&other), Err(heddle_vfs::Error::Corrupt(_))));
-    volume.abandon();
+    type Call = fn(&NvmFs, &Handle) -> heddle_vfs::Result<()>;
+    let make: Call =
+        |fs, _| fs.create(&Cred::root(), Ino::ROOT, short_name(b"g"), 0o644, OpenFlags::WRITE).map(drop);
+    let write: Call = |fs, file| fs.write(file, 0, b"x").map(drop);
+    for call in [make, write] {
+        let (region, disk) = Region::on_failing_disk(4 << 20);
+        format(&region, Variant::Heddle).unwrap();
+        let volume =
+            mount(region, &MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() }).unwrap();
+        let (fs, core) = (volume.fs(), &volume.fs.core);
+        let file = fs.create(&Cred::root(), Ino::ROOT, short_name(b"f"), 0o644, OpenFlags::WRITE).unwrap().1;
+        let parts = parts(Region::on_failing_disk(4 << 20).0, core.arena.map_again().unwrap(), core.variant);
+        let other = NvmFs { core: Arc::new(Core::join(parts, &core.identity()).unwrap()) };
+        assert!(other.core.writable().is_ok());
+        disk.on_write_back(|_| heddle_pmem::WriteBackResult::Failed);
+        assert!(matches!(call(&fs, &file), Err(heddle_vfs::Error::Io(_))));
+        assert!(matches!(make(&other, &file), Err(heddle_vfs::Error::Corrupt(_))));
+        volume.abandon();
+    }
+}
+
+fn short_name(text: &[u8]) -> Name<'_> {
+    Name::new(text).unwrap()
 }
