@@ -109,6 +109,9 @@ mod model {
         }
 
         /// As above.
+        pub fn on_failed_fence(&self, _hear: impl Fn() + Send + Sync + 'static) {}
+
+        /// As above.
         pub fn failed_fence(&self) -> Option<Error> {
             None
         }

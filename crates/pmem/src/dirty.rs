@@ -32,6 +32,30 @@ pub(crate) struct FirstError {
     /// Lines that cannot be loaded.
     pub(crate) lost: Lost,
     write_backs: WriteBacks,
+    hearers: Hearers,
+}
+
+/// Who hears of the first failed fence before it returns.
+#[derive(Default)]
+struct Hearers(Mutex<Vec<Box<dyn Fn() + Send + Sync>>>);
+
+impl std::fmt::Debug for Hearers {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Hearers")
+    }
+}
+
+impl FirstError {
+    /// Calls `hear` at the first failed fence, before that fence or one that overlaps it returns.
+    pub(crate) fn on_failed_fence(&self, hear: Box<dyn Fn() + Send + Sync>) {
+        self.hearers.0.lock().unwrap_or_else(PoisonError::into_inner).push(hear);
+    }
+
+    fn note_failed_fence(&self, error: Error) {
+        if self.first.set(error).is_ok() {
+            self.hearers.0.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|hear| hear());
+        }
+    }
 }
 
 impl std::ops::Deref for FirstError {
@@ -85,7 +109,7 @@ impl DirtyPages {
         let mine = self.failure.write_backs.begin();
         for range in merged(noted) {
             if let Err(errno) = self.write_back_range(base, range) {
-                self.failure.get_or_init(|| Error::NotDurable { path: self.path.clone(), errno });
+                self.failure.note_failed_fence(Error::NotDurable { path: self.path.clone(), errno });
                 return;
             }
         }

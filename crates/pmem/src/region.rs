@@ -280,6 +280,13 @@ impl Region {
         self.source.failure.lost.any_replaced().then(|| Error::Lost { path: path() })
     }
 
+    /// Calls `hear` when a fence first fails (only with [`Backend::File`]), before it returns.
+    pub fn on_failed_fence(&self, hear: impl Fn() + Send + Sync + 'static) {
+        if self.watcher.is_some() {
+            self.source.failure.on_failed_fence(Box::new(hear));
+        }
+    }
+
     /// As [`Region::failed`], for a caller that is about to rely on its fence. A region in memory has no fence that can fail: there it
     /// costs one branch.
     #[inline(always)]

@@ -4,11 +4,17 @@
 //! Why         The kernel tells a failed write-back to one caller of an open file. Another one, whose pages were lost at the same
 //!             time, may hear of success. So a call that succeeded waits for those that overlap it, and then asks whether one failed.
 //! Invariants  I1  a call notes its failure before its number goes.
-//!             I2  a call waits for numbers drawn before its own end alone, and its own is gone by then: no circle, no starvation.
+//!             I2  a call waits for numbers drawn before its own end alone, and its own is gone by then: no circle, no starvation. A call
+//!                 in a signal handler, whose thread is in another one, does not wait.
+//!             I3  a call waits a limited time: a thread that ended in the middle leaves its number.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+/// No working device takes so long.
+const WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// A process and its thread. A fork copies the numbers of calls that its child will not see end.
 type Caller = (u32, ThreadId);
@@ -56,10 +62,12 @@ impl WriteBack<'_> {
         let (all, (process, thread)) = (self.all, caller());
         let end = all.lock().next;
         drop(self);
-        // A call of this very thread was interrupted by a signal, and goes on after this one. It began before the stores of this one.
-        let overlaps =
-            |state: &mut State| state.under_way.range(..end).any(|(_, of)| of.0 == process && of.1 != thread);
-        drop(all.one_ended.wait_while(all.lock(), overlaps).unwrap_or_else(PoisonError::into_inner));
+        let state = all.lock();
+        if state.under_way.values().any(|of| *of == (process, thread)) {
+            return;
+        }
+        let overlaps = |state: &mut State| state.under_way.range(..end).any(|(_, of)| of.0 == process);
+        drop(all.one_ended.wait_timeout_while(state, WAIT_MAX, overlaps).map_err(PoisonError::into_inner));
     }
 }
 

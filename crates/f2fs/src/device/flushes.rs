@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Number of flushes that may run at once; further ones wait.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 16;
 
 /// An open file description, for one flush at a time.
 #[derive(Debug, Default)]

@@ -280,6 +280,13 @@ impl Core {
             return None;
         }
         let table_bits_max = crate::state::bucket::bits_max(r.blocks_total * BLOCK_BYTES as u64);
+        // For all processes: a change of theirs could rely on what the media lacks.
+        let arena = parts.arena.clone();
+        parts.region.on_failed_fence(move || {
+            if let Some(root) = arena.try_get(arena.root::<Root>()) {
+                root.damage.note("the media refused what a process had stored");
+            }
+        });
         Some(Core {
             layout,
             seed: r.seed,
@@ -391,13 +398,6 @@ impl Core {
             return Err(Error::Corrupt(self.root().damage.text()));
         }
         Ok(())
-    }
-
-    /// Notes for all processes that a fence of this one has failed: a change of theirs could rely on what the media lacks.
-    #[cold]
-    pub fn fence_failed(&self, error: &heddle_pmem::Error) -> Error {
-        self.root().damage.note("the media refused what a process had stored");
-        Error::Io(error.to_string())
     }
 
     /// Notes that the media is inconsistent, with the reason. No process may change the file system from now

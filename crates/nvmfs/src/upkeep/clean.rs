@@ -24,7 +24,7 @@ use crate::state::lease::LaneGuard;
 use crate::upkeep::garbage::{Page, alive, compressible, free_unlinked, while_too_long, write_alive};
 use crate::upkeep::relog;
 use heddle_arena::sync::yield_now;
-use heddle_vfs::{FileKind, Result};
+use heddle_vfs::{Error, FileKind, Result};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Number of old pages examined for each page begun, until one is found dead. So as many pages are freed as are added, and the living
@@ -35,18 +35,16 @@ const PAGES_A_STEP: u32 = 3;
 /// pages. The call holds no lock any more, and still has its files open.
 ///
 /// # Errors
-/// [`heddle_vfs::Error::Io`]: a fence has failed since the call began. Other errors are those of the call.
+/// [`Error::Io`]: a fence has failed. Other errors are those of the call.
 #[inline]
 pub fn after_call<T>(core: &Core, guard: &mut LaneGuard<'_>, done: Result<T>) -> Result<T> {
-    if !guard.scratch.to_clean.is_empty() {
+    if !guard.scratch.to_clean.is_empty() && core.region.failed_fence().is_none() {
         clean_logs(core, guard, clean_of);
     }
     match core.region.failed_fence() {
         None => done,
-        Some(error) => {
-            let failed = core.fence_failed(&error);
-            done.and(Err(failed))
-        }
+        // Also if the call found no space: it may not have, but for the failure.
+        Some(error) => Err(Error::Io(error.to_string())),
     }
 }
 

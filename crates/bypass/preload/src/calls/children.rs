@@ -5,7 +5,7 @@ use crate::table::numbers_part;
 use crate::thread::note_child_in_this_memory;
 use crate::{fault, fork, real, report};
 use heddle_bypass::planted::{Bug, planted};
-use libc::{c_int, c_void, mmsghdr, msghdr, pid_t};
+use libc::{c_int, c_void, cmsghdr, mmsghdr, msghdr, pid_t};
 
 /// As _Fork(3).
 ///
@@ -133,10 +133,30 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: u
     unsafe { real::sendmmsg(fd, messages, n, flags) }
 }
 
+/// Returns true if a message carries descriptors (SCM_RIGHTS). The kernel refuses control data that cannot be read.
+fn carries_descriptors(message: &msghdr) -> bool {
+    let (mut at, end) =
+        (message.msg_control.addr(), message.msg_control.addr().saturating_add(message.msg_controllen));
+    while at.saturating_add(size_of::<cmsghdr>()) <= end {
+        // SAFETY: the type consists of numbers.
+        let Some(head) = (unsafe { fault::load(message.msg_control.with_addr(at).cast::<cmsghdr>()) }) else {
+            return false;
+        };
+        if (head.cmsg_level, head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            return true;
+        }
+        if head.cmsg_len < size_of::<cmsghdr>() {
+            return false;
+        }
+        at = at.saturating_add(head.cmsg_len.next_multiple_of(size_of::<usize>()));
+    }
+    false
+}
+
 /// Called before a message that may carry descriptors is sent.
 pub fn before_sending(message: *const msghdr) {
     // SAFETY: the type consists of numbers and pointers.
-    if unsafe { fault::load(message) }.is_some_and(|message| message.msg_controllen > 0) {
+    if unsafe { fault::load(message) }.is_some_and(|message| carries_descriptors(&message)) {
         fork::before_sending();
     }
 }
@@ -146,7 +166,7 @@ pub fn before_sending_all(messages: *const mmsghdr, n: u32) {
     // SAFETY: the type consists of numbers and pointers.
     let message = |at: usize| unsafe { fault::load(messages.wrapping_add(at)) };
     let mut there = (0..n.min(1024) as usize).map_while(message);
-    if there.any(|message| message.msg_hdr.msg_controllen > 0) {
+    if there.any(|message| carries_descriptors(&message.msg_hdr)) {
         fork::before_sending();
     }
 }
