@@ -76,9 +76,9 @@ pub fn run(args: &Args) -> Result<()> {
     let region = Region::open(&args.image, &how).map_err(|error| open_error::explain(&args.image, error))?;
     if what == What::Superblock {
         // The copies of damaged superblocks are shown. Bytes without a trace of one are no image.
-        match inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into)) {
-            Err(foreign @ VolumeError::NotAnImage { .. }) => return Err(foreign.into()),
-            Ok(_) | Err(_) => {}
+        let found = inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into));
+        if let Err(foreign @ VolumeError::NotAnImage { .. }) = found {
+            return Err(foreign.into());
         }
     }
     let shown = dump(&args.image.display().to_string(), &region, &what)?;

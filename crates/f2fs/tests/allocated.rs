@@ -47,6 +47,22 @@ fn fill_up(fs: &F2fs) {
     assert_eq!(fs.statfs().unwrap().blocks_free, 0);
 }
 
+/// The kernel asks before a program may store to pages that it has mapped.
+#[test]
+fn stores_to_holes_of_a_full_image_are_expected_to_fail() {
+    for image in images() {
+        let fs = open_as(&image.path, Variant::F2fs).unwrap();
+        let file = open(&fs, "f");
+        fs.write(&file, 0, &[1; PAGE as usize]).unwrap();
+        resize(&fs, &file, 3 * PAGE);
+        assert_eq!(fs.expect_stores(&file, PAGE, PAGE), Ok(()), "there is space");
+        fill_up(&fs);
+        assert_eq!(fs.expect_stores(&file, PAGE, PAGE), Err(Error::NoSpace));
+        assert_eq!(fs.expect_stores(&file, 3 * PAGE, PAGE), Ok(()), "no store beyond the end needs space");
+        fs.release(file);
+    }
+}
+
 /// Leaves an image to fsck.f2fs, and opens it as the same system again.
 fn again(fs: F2fs, image: &Image, variant: Variant) -> F2fs {
     fs.unmount().unwrap();

@@ -1,6 +1,6 @@
 //! Mutants that change nothing a test could see, each with its reason.
 //!
-//! One a line: file, change, source line, reason, with ` | ` between. The source line tells two changes of one function apart and,
+//! One a line: file, change, source line, reason, with ` | ` between; `\|` is a bar in one of them. The source line tells two changes of one function apart and,
 //! unlike a number, stays right when other lines move.
 
 use std::path::Path;
@@ -26,7 +26,7 @@ impl Equivalents {
     fn parse(text: &str) -> Result<Equivalents> {
         let rows = text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
         let rows = rows.map(|(n, line)| {
-            let parts: Vec<String> = line.split(" | ").map(|part| part.trim().to_owned()).collect();
+            let parts: Vec<String> = line.split(" | ").map(|part| part.trim().replace("\\|", "|")).collect();
             let parts = <[String; 4]>::try_from(parts);
             let parts = parts.map_err(|_| anyhow::anyhow!("{FILE}:{}: not four parts", n + 1))?;
             ensure!(!parts[3].is_empty(), "{FILE}:{}: no reason", n + 1);
@@ -56,6 +56,8 @@ mod tests {
         assert_eq!(list.reason(&it), Some("both ends are padding"));
         it.line = "b < c".into();
         assert_eq!(list.reason(&it), None);
+        let of_bars = Equivalents::parse("a | replace \\| with ^ | a \\| b | no common bit\n").unwrap();
+        assert_eq!(of_bars.0[0], ["a", "replace | with ^", "a | b", "no common bit"]);
     }
 
     #[test]

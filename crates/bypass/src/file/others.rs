@@ -72,7 +72,7 @@ impl File {
         self.share_with_stranger(fd);
     }
 
-    /// As [`File::is_the_kernels_too`], where nothing is known of the program's children: it is told the descriptor.
+    /// As `File::is_the_kernels_too`, where nothing is known of the program's children: it is told the descriptor.
     pub fn is_told(&self, fd: BorrowedFd<'_>) {
         if self.announced.to_mount.swap(NEVER, SeqCst) != NEVER {
             KernelStat::calls_go_through_kernel(fd);

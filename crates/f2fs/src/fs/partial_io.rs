@@ -98,3 +98,25 @@ impl F2fs {
         Ok(Part { inode, _range: range, _stripe: stripe })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_vfs::{Cred, Ino, Name, OpenFlags};
+
+    #[test]
+    fn existing_pages_are_overwritten_without_the_whole_file() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("image");
+        std::fs::File::create(&path).unwrap().set_len(crate::IMAGE_BYTES_MIN).unwrap();
+        crate::make_image(&path, "", &|_, _| ()).unwrap();
+        let fs = F2fs::open_for_writing(&path).unwrap();
+        let name = Name::new(b"f").unwrap();
+        let (_, file) = fs.create(&Cred::root(), Ino::ROOT, name, 0o644, OpenFlags::READ_WRITE).unwrap();
+        fs.write(&file, 0, &[1; 3 * 4096]).unwrap();
+        assert_eq!(fs.overwrite_existing(&file, 100, &[2; 8000]), Ok(true));
+        assert_eq!(fs.overwrite_existing(&file, 3 * 4096, &[2]), Ok(false), "beyond the end");
+        fs.release(file);
+        fs.unmount().unwrap();
+    }
+}
