@@ -1,7 +1,7 @@
 //! Mutants that change nothing a test could see, each with its reason.
 //!
-//! One a line: file, change, source line, reason, with ` | ` between; `\|` is a bar in one of them. The source line tells two changes of one function apart and,
-//! unlike a number, stays right when other lines move.
+//! One a line: file, change, source line, reason, with ` | ` between; `\|` is a bar in one of them. The source line tells two changes of
+//! one function apart and, unlike a number, stays right when other lines move.
 
 use std::path::Path;
 
