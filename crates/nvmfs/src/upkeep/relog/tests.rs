@@ -112,3 +112,34 @@ fn a_moved_punch_covers_only_the_pages_that_it_decides() {
     });
     assert_eq!(firsts, [0, 0, 1, 1, 0, 0, 0, 1, 1, 0]);
 }
+
+/// The log has one chain, so nothing older is elsewhere.
+#[test]
+fn a_shift_is_alive_while_a_page_has_its_place_from_it() {
+    let region = Region::anonymous(8 << 20).unwrap();
+    format(&region, Variant::Heddle).unwrap();
+    let volume = mount(region, &MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() }).unwrap();
+    let fs = volume.fs();
+    let name = Name::new(b"f").unwrap();
+    let (_, file) = fs.create(&Cred::root(), Ino::ROOT, name, 0o644, OpenFlags::READ_WRITE).unwrap();
+    write(&fs, &file, 0..8);
+    fs.fallocate(&file, RangeOp::Collapse, 0, PAGE).unwrap();
+    let core = &fs.core;
+    let inode = core.inode(file.ino).unwrap();
+    let chain = chain::existing(core, inode).next().unwrap();
+    let page = chain.head().unwrap();
+    let scan = crate::upkeep::recovery::scan(core);
+    let header = scan.header(inode.id(), chain.number(), page).unwrap();
+    let records = scan.page(inode.id(), &header, page, SLOTS + 1).unwrap().records;
+    let is_shift = |record: &&Record| matches!(record, Record::Remap { .. });
+    let shift = records.iter().map(|(_, record)| record).find(is_shift).unwrap();
+    assert!(alive(core, inode, shift, Some(chain)), "all pages");
+    write(&fs, &file, 0..6);
+    assert!(alive(core, inode, shift, Some(chain)), "the last page");
+    write(&fs, &file, 6..7);
+    assert!(!alive(core, inode, shift, Some(chain)), "no page");
+    fs.release(file);
+    lease::leave(core);
+    drop(fs);
+    volume.unmount();
+}
