@@ -130,7 +130,7 @@ fn put(region: &Region, block: BlockNo, words: &[u64]) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::fsck::media::BLOCK_WORDS;
