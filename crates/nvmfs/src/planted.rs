@@ -224,6 +224,8 @@ heddle_vfs::breaches! {
     TimesGoBack,
     /// A write after a stat carries the coarse clock's time.
     StatForgotten,
+    /// An operation counts as durable though its fence has failed.
+    FailedFenceIgnored,
     /// An inode has no extended attributes while they are replaced.
     AttributesBlink,
     /// The link count of an inode is not limited.

@@ -76,6 +76,8 @@ pub const BREACHES: &[Breach] = &[
         "nvmfs/lib", "file::tests::a_parked_writer_takes_no_time_back", "the slower writer has an older time"),
     on(Nvm, "While the clock is not set back", "nvmfs:StatForgotten",
         "nvmfs/posix", "writes_after_a_stat_have_a_later_mtime", "write "),
+    on(Nvm, "On a file or device that is no memory, a call", "nvmfs:FailedFenceIgnored",
+        "nvmfs/failing_disk", "a_call_whose_write_back_fails_says_so_and_tears_nothing", "write-back"),
     on(Nvm, "An inode has room for 1 MiB", "nvmfs:LittleRoomForAttributes",
         "nvmfs/attributes", "an_inode_holds_a_mebibyte_of_attributes", "NoSpace"),
     on(Nvm, "Setting, replacing and removing", "nvmfs:AttributesBlink",
