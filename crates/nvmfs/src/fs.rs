@@ -284,7 +284,6 @@ impl FileSystem for NvmFs {
         inode.volatile.nlink.store(0, SeqCst);
         // The settler of this lane now frees it only through its handle: it may get a name.
         guard.lane.intent.created();
-        clean::after_call(&self.core, &mut guard, Ok(()))?;
         Ok((self.attr(inode)?, handle))
     }
 

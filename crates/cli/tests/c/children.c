@@ -469,15 +469,19 @@ static void who_is_started_later_finds_the_end(void) {
 	holds("0123456789APPEND");
 }
 
-/* The same open file under a number that comes from nowhere. */
+/* The same open file under a number that comes from nowhere. The descriptor is not the first thing that the message carries. */
 static int sent_to_itself(int number) {
 	int ends[2], got;
 	char byte = 0;
 	struct iovec one = {&byte, 1};
-	union { char bytes[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control = {0};
+	struct ucred self = {getpid(), getuid(), getgid()};
+	union { char bytes[CMSG_SPACE(sizeof self) + CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control = {0};
 	struct msghdr message = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
 	CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) == 0);
 	struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+	head->cmsg_level = SOL_SOCKET, head->cmsg_type = SCM_CREDENTIALS, head->cmsg_len = CMSG_LEN(sizeof self);
+	memcpy(CMSG_DATA(head), &self, sizeof self);
+	head = CMSG_NXTHDR(&message, head);
 	head->cmsg_level = SOL_SOCKET, head->cmsg_type = SCM_RIGHTS, head->cmsg_len = CMSG_LEN(sizeof(int));
 	memcpy(CMSG_DATA(head), &number, sizeof number);
 	CHECK(sendmsg(ends[0], &message, 0) == 1 && recvmsg(ends[1], &message, 0) == 1);

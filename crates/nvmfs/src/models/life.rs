@@ -5,6 +5,7 @@ use super::rig::{FILE, Rig, Worker, model, spawn};
 use crate::names::life;
 use crate::state::living::lives_on;
 use crate::state::opens;
+use loom::thread::JoinHandle;
 use std::sync::atomic::Ordering::Relaxed;
 
 const GENERATION: u64 = 1;
@@ -99,12 +100,16 @@ fn a_handle_that_another_lane_closes_is_still_one_handle() {
 }
 
 /// Moves what lane 2 counts to lane 3, as the end of a thread does.
-fn hand_over(worker: &mut Worker) {
-    worker.with(|core, guard, _| {
-        for nameless in opens::hand_over(core, 2, 3, |inode, generation| lives_on(core, inode, generation)) {
-            life::end_once(core, guard, nameless);
-        }
-    });
+fn moving(mut second: Worker) -> JoinHandle<Worker> {
+    spawn(move || {
+        second.with(|core, guard, _| {
+            let lives_on = |inode, generation| lives_on(core, inode, generation);
+            for nameless in opens::hand_over(core, 2, 3, lives_on) {
+                life::end_once(core, guard, nameless);
+            }
+        });
+        second
+    })
 }
 
 /// Who ended the file could read one lane before a handle came there, and the other when it had gone.
@@ -113,10 +118,7 @@ fn a_handle_that_moves_keeps_its_file() {
     model(2, || {
         let (rig, mut first, mut second, mut third) = ready();
         second.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
-        let thread = spawn(move || {
-            hand_over(&mut second);
-            second
-        });
+        let thread = moving(second);
         unlink(&mut first);
         let second = thread.join().unwrap();
         assert_eq!(rig.file().volatile.generation(), GENERATION, "the file was ended under an open handle");
@@ -131,10 +133,7 @@ fn a_handle_that_moves_is_found_by_who_closes_it() {
     model(2, || {
         let (rig, mut first, mut second, third) = ready();
         second.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
-        let thread = spawn(move || {
-            hand_over(&mut second);
-            second
-        });
+        let thread = moving(second);
         first.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
         let second = thread.join().unwrap();
         unlink(&mut first);
