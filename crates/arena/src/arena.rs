@@ -22,7 +22,6 @@ use crate::free_list::{CAPACITY_MAX, FreeList, LINK_BYTES, Links};
 use crate::map::Mapping;
 use crate::park::ParkingTable;
 use crate::ptr::Ptr;
-use crate::reserve::HUGE_PAGE_BYTES;
 use crate::shared::{Shared, Zeroed};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -98,6 +97,8 @@ struct Header {
 struct Top(AtomicU64);
 
 const HEADER_BYTES: u64 = size_of::<Header>().next_multiple_of(4096) as u64;
+/// The smallest arena, in bytes.
+const CAPACITY_MIN: u64 = 2 * HEADER_BYTES;
 
 /// A process's view of an arena. Dropping it unmaps the view; mappings of other processes stay.
 pub struct Arena {
@@ -120,7 +121,7 @@ impl Arena {
     pub fn attach(fd: OwnedFd) -> Result<Arena, MapError> {
         let capacity_bytes = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_size as u64);
         let mapping = Mapping::of(fd).map_err(|e| MapError::Existing { capacity_bytes, source: e.into() })?;
-        if (mapping.len_bytes() as u64) < HEADER_BYTES {
+        if (mapping.len_bytes() as u64) < CAPACITY_MIN {
             return Err(MapError::Foreign);
         }
         let arena = Arena { mapping };
@@ -156,11 +157,8 @@ impl Arena {
         map: impl FnOnce(usize) -> rustix::io::Result<Mapping>,
     ) -> Result<Arena, MapError> {
         let capacity = (capacity_bytes as u64).next_multiple_of(4096);
-        if !(2 * HEADER_BYTES..=CAPACITY_MAX).contains(&capacity) {
-            return Err(MapError::Size {
-                capacity_bytes: capacity_bytes as u64,
-                min_bytes: 2 * HEADER_BYTES,
-            });
+        if !(CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity) {
+            return Err(MapError::Size { capacity_bytes: capacity_bytes as u64, min_bytes: CAPACITY_MIN });
         }
         let mapping = map(capacity as usize)
             .map_err(|e| MapError::Kernel { capacity_bytes: capacity_bytes as u64, source: e.into() })?;
@@ -407,7 +405,7 @@ impl Arena {
         let top = &self.header().top.0;
         // ORDERING: Relaxed throughout, O1.
         let mut now = top.load(Relaxed);
-        let start = loop {
+        let (start, end) = loop {
             let start = now.checked_next_multiple_of(class.align().max(64)).ok_or(full)?;
             if start < HEADER_BYTES {
                 bad_ptr(start);
@@ -417,11 +415,14 @@ impl Arena {
                 return Err(full);
             }
             match top.compare_exchange_weak(now, end, Relaxed, Relaxed) {
-                Ok(_) => break start,
+                Ok(_) => break (start, end),
                 Err(other) => now = other,
             }
         };
-        self.enlarge_pages(class, now, start + stride * count);
+        // A large block may stay empty.
+        if cfg!(not(loom)) && class.is_small() {
+            self.mapping.enlarge_pages(now, end);
+        }
         let first = start + LINK_BYTES;
         for i in 0..count {
             let block = first + i * stride;
@@ -437,15 +438,6 @@ impl Arena {
             }
         }
         Ok((first, count))
-    }
-
-    /// Asks for a huge page, because a run of small blocks begins at the top, which moved from `from` to
-    /// `to`. Small arenas, and large blocks that may stay empty, get none.
-    fn enlarge_pages(&self, class: Class, from: u64, to: u64) {
-        let stretch = |at: u64| (at - 1) / HUGE_PAGE_BYTES as u64;
-        if cfg!(not(loom)) && class.is_small() && to > SMALL_ARENA_BYTES && stretch(to) > stretch(from) {
-            self.mapping.collapse_at(to - 1);
-        }
     }
 
     /// Returns false if `first` cannot head a list of `count` free blocks of this class. True is not certain.
@@ -550,8 +542,6 @@ impl Arena {
     }
 }
 
-/// The first bytes of an arena stay on small pages.
-const SMALL_ARENA_BYTES: u64 = 8 << 20;
 /// From this size on, a used block is zeroed by releasing its pages: most of a large table is never touched.
 const PUNCH_BYTES_MIN: u64 = 1 << 20;
 

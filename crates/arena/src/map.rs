@@ -10,6 +10,17 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::reserve::{HUGE_PAGE_BYTES, ReservedRange};
 
+/// The first bytes of an arena stay on small pages.
+const SMALL_ARENA_BYTES: u64 = 8 << 20;
+
+/// The offset of the huge page that bytes `[from, to)` reach into, if they are the first to do so. Small arenas get none, nor does a part
+/// at the end that holds no whole one.
+fn begins_huge_page(from: u64, to: u64, len_bytes: u64) -> Option<u64> {
+    let huge = HUGE_PAGE_BYTES as u64;
+    let start = (to - 1) / huge * huge;
+    (start >= SMALL_ARENA_BYTES && from <= start && start + huge <= len_bytes).then_some(start)
+}
+
 /// A readable and writable mapping of whole pages, unmapped when dropped.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -119,13 +130,11 @@ impl Mapping {
         self.fd.is_none()
     }
 
-    /// Puts a huge page under the part of the mapping around `offset`, if the kernel permits. `MADV_HUGEPAGE` would
-    /// have no effect on shared memory where `shmem_enabled` is `never`, which is the default.
-    pub(crate) fn collapse_at(&self, offset: u64) {
-        let start = offset as usize / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        if start + HUGE_PAGE_BYTES > self.len_bytes {
-            return;
-        }
+    /// Puts a huge page under bytes that come into use, `[from, to)`, if the kernel permits (see [`begins_huge_page`]).
+    /// `MADV_HUGEPAGE` would have no effect on shared memory where `shmem_enabled` is `never`, which is the default.
+    pub(crate) fn enlarge_pages(&self, from: u64, to: u64) {
+        let Some(start) = begins_huge_page(from, to, self.len_bytes as u64) else { return };
+        let start = start as usize;
         // SAFETY: inside the mapping. The kernel requires that the page exists.
         unsafe { self.base.as_ptr().add(start).read_volatile() };
         // SAFETY: inside the mapping; no byte changes. A failure (kernels before 6.1, no contiguous memory)
@@ -184,5 +193,54 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: made by us, and nothing borrowed from the arena outlives it.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_huge_page_is_asked_for_once_by_its_first_bytes() {
+        const MIB: u64 = 1 << 20;
+        const BLOCK: u64 = 1 << 16;
+        for (from, to, len, start) in [
+            (28 << 10, 28 << 10 | 4096, 16 * MIB, None),
+            (2 * MIB, 2 * MIB + BLOCK, 16 * MIB, None),
+            (6 * MIB, 6 * MIB + BLOCK, 16 * MIB, None),
+            (8 * MIB - BLOCK, 8 * MIB, 16 * MIB, None),
+            (8 * MIB, 8 * MIB + BLOCK, 16 * MIB, Some(8 * MIB)),
+            (8 * MIB - BLOCK / 2, 8 * MIB + BLOCK / 2, 16 * MIB, Some(8 * MIB)),
+            (8 * MIB - BLOCK, 8 * MIB + 1, 16 * MIB, Some(8 * MIB)),
+            (8 * MIB + 64, 8 * MIB + BLOCK, 16 * MIB, None),
+            (10 * MIB - BLOCK, 10 * MIB, 16 * MIB, None),
+            (14 * MIB, 14 * MIB + 1, 16 * MIB, Some(14 * MIB)),
+            (14 * MIB, 14 * MIB + 1, 16 * MIB - 4096, None),
+            (16 * MIB - BLOCK, 16 * MIB, 16 * MIB, None),
+        ] {
+            assert_eq!(begins_huge_page(from, to, len), start, "[{from:#x}, {to:#x}) of {len:#x}");
+        }
+    }
+
+    #[test]
+    fn no_peer_may_shorten_or_lengthen_the_memory() {
+        let mapping = Mapping::shared(1 << 20).unwrap();
+        let seals = rustix::fs::fcntl_get_seals(mapping.fd().unwrap()).unwrap();
+        for seal in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
+            assert!(seals.contains(seal), "{seal:?}");
+        }
+        let flags = rustix::io::fcntl_getfd(mapping.fd().unwrap()).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "a program that is started gets nothing of it");
+    }
+
+    #[test]
+    fn a_dropped_mapping_is_unmapped() {
+        let mapping = Mapping::shared(1 << 20).unwrap();
+        let file = File::from(mapping.fd().unwrap().try_clone_to_owned().unwrap());
+        let parts = || crate::reserve::tests::parts_mapped(&file);
+        let at = mapping.base().addr().get();
+        assert_eq!(parts(), [(at, at + (1 << 20))]);
+        drop(mapping);
+        assert_eq!(parts(), []);
     }
 }

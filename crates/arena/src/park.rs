@@ -140,3 +140,51 @@ pub fn futex_wake(word: &AtomicU32, n: u32) -> usize {
     use rustix::thread::futex;
     futex::wake(word, futex::Flags::empty(), n.min(i32::MAX as u32)).unwrap_or(0)
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::collections::HashSet;
+
+    #[test]
+    fn keys_are_spread_over_the_buckets() {
+        let table = ParkingTable::zeroed();
+        let buckets = |step: u64| {
+            let keys = (0..256).map(move |n| 28672 + n * step);
+            keys.map(|key| std::ptr::from_ref(table.bucket(key)).addr()).collect::<HashSet<_>>().len()
+        };
+        for step in [4, 64, 4096] {
+            assert!(buckets(step) > 100, "{} buckets for 256 keys, {step} apart", buckets(step));
+        }
+    }
+
+    #[test]
+    fn a_wake_without_waiters_writes_nothing() {
+        let table = ParkingTable::zeroed();
+        for turn in [0, 6] {
+            table.bucket(9).word.store(turn, SeqCst);
+            table.wake(9);
+            assert_eq!(table.bucket(9).word.load(SeqCst), turn);
+        }
+        table.bucket(9).word.store(7, SeqCst);
+        table.wake(9);
+        assert_eq!(table.bucket(9).word.load(SeqCst), 8, "the turn after a waiter's");
+    }
+
+    #[test]
+    fn a_waiter_looks_only_when_it_was_woken() {
+        let table = ParkingTable::zeroed();
+        // Buckets as earlier waiters and wakes leave them.
+        for word in [0, 1, 2, 3, 1 << 31] {
+            table.bucket(9).word.store(word, SeqCst);
+            let looks = Cell::new(0);
+            let is_blocked = || {
+                looks.set(looks.get() + 1);
+                true
+            };
+            assert_eq!(table.wait(9, is_blocked, Some(Duration::from_millis(5))), Waited::TimedOut);
+            assert!((2..10).contains(&looks.get()), "{} looks from {word}", looks.get());
+        }
+    }
+}

@@ -98,7 +98,7 @@ impl ProcessSlot {
         // A separate open: the lock belongs to this description, which only this process has.
         let own = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let own = File::options().read(true).write(true).open(own)?;
-        let first = (pid.wrapping_mul(0x9E37_79B1) >> 16) as u16 % PROCESS_SLOTS;
+        let first = first_tried(pid);
         let free = (0..PROCESS_SLOTS)
             .map(|step| (first + step) % PROCESS_SLOTS)
             .find(|process_slot| lock(&own, *process_slot));
@@ -170,6 +170,11 @@ impl ProcessSlot {
     }
 }
 
+/// The process slot that a process tries first: one of its own, so that few of those before it are taken.
+fn first_tried(pid: u32) -> u16 {
+    (pid.wrapping_mul(0x9E37_79B1) >> 16) as u16 % PROCESS_SLOTS
+}
+
 /// TID of the calling thread in its PID namespace.
 pub(crate) fn this_thread() -> u32 {
     if crate::sync::in_model() {
@@ -214,4 +219,17 @@ fn is_free(fd: BorrowedFd<'_>, process_slot: u16) -> bool {
     // SAFETY: a lock that lives as long as the call.
     let done = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut asked) };
     done == 0 && asked.l_type == libc::F_UNLCK as i16
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn processes_try_different_process_slots_first() {
+        let first: HashSet<u16> = (1..=PROCESS_SLOTS.into()).map(first_tried).collect();
+        assert!(first.iter().all(|process_slot| *process_slot < PROCESS_SLOTS));
+        assert!(first.len() > usize::from(PROCESS_SLOTS) / 2, "{} of {PROCESS_SLOTS}", first.len());
+    }
 }

@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 use crate::*;
 
 mod corners;
+#[cfg(not(shuttle))]
+mod holds;
+#[cfg(not(shuttle))]
+mod pages;
 
 shared! {
     struct Pair { a: AtomicU64, b: [AtomicU32; 2] }

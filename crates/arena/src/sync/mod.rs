@@ -110,3 +110,67 @@ pub fn barrier_everywhere() {
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_spins_as_often_as_was_said() {
+        assert_eq!([0, 1, 100].map(spins), [0, 1, 100]);
+    }
+
+    const ALLOWED: u32 = libc::SECCOMP_RET_ALLOW;
+    const DEADLY: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+    const MISSING: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+
+    /// Runs `barrier_everywhere` in a child to which the kernel has these answers to its call and to sleeping. Returns false if the child
+    /// was killed, and `None` if there are no such filters here.
+    fn survives(to_barrier: u32, to_sleep: u32) -> Option<bool> {
+        let statement = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+        let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+        let is = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+        let mut filter = [
+            statement(load, 0, 0),
+            statement(is, 1, libc::SYS_membarrier as u32),
+            statement(libc::BPF_RET, 0, to_barrier),
+            statement(is, 1, libc::SYS_clock_nanosleep as u32),
+            statement(libc::BPF_RET, 0, to_sleep),
+            statement(is, 1, libc::SYS_nanosleep as u32),
+            statement(libc::BPF_RET, 0, to_sleep),
+            statement(libc::BPF_RET, 0, ALLOWED),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the child makes system calls alone; the filter lives as long as the call that sets it.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let no_dump = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                libc::setrlimit(libc::RLIMIT_CORE, &no_dump);
+                let set = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                    && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0;
+                if set {
+                    barrier_everywhere();
+                }
+                libc::_exit(if set { 0 } else { 1 });
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            let is_known = !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) == 0;
+            is_known.then_some(libc::WIFEXITED(status))
+        }
+    }
+
+    #[test]
+    fn a_barrier_is_the_kernels_or_a_long_sleep() {
+        let Some(without) = survives(MISSING, DEADLY) else {
+            eprintln!("SKIPPED, NOT TESTED: there are no filters of system calls here");
+            return;
+        };
+        assert!(!without, "a kernel without the call: it sleeps");
+        assert_eq!(survives(DEADLY, ALLOWED), Some(false), "it makes the call");
+        // SAFETY: no memory is involved.
+        let has_it = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) } == 0;
+        assert_eq!(survives(ALLOWED, DEADLY), Some(has_it), "it sleeps only without that call");
+    }
+}

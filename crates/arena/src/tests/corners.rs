@@ -56,7 +56,7 @@ fn an_arena_of_another_version_or_size_is_foreign() {
     assert!(matches!(Arena::private(1 << 20).unwrap().map_again(), Err(MapError::Private)));
 }
 
-fn sealed(bytes: u64) -> File {
+pub(super) fn sealed(bytes: u64) -> File {
     let fd = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&fd, bytes).unwrap();
     rustix::fs::fcntl_add_seals(&fd, rustix::fs::SealFlags::SHRINK).unwrap();
@@ -133,7 +133,7 @@ fn small_blocks_come_in_batches_and_large_ones_alone() {
 }
 
 /// The words of a heap: for each class the loaded list, its count, and the spare one.
-fn words_of(heap: &Heap) -> &[AtomicU64] {
+pub(super) fn words_of(heap: &Heap) -> &[AtomicU64] {
     const _: () = assert!(size_of::<Heap>() == 24 * class::SMALL);
     // SAFETY: words of 64 bits, all of them atomic.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(heap).cast(), 3 * class::SMALL) }
@@ -166,6 +166,7 @@ fn a_heap_of_a_dead_owner_keeps_what_can_be_a_list() {
         (whole.0, u64::MAX),
         (whole.0 + 8, 1),
         (8, 1),
+        (64, 1),
         (arena.used_bytes() - 32, 1),
         (arena.used_bytes(), 1),
         (u64::MAX - 63, 1),
@@ -214,6 +215,8 @@ fn a_descriptor_closed_behind_the_arenas_back_is_left_alone() {
     // SAFETY: the number is the arena's, which does not use it any more.
     assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
     assert!(arena.fd().is_none(), "it is another file");
+    let table = arena.get(LaneTable::create(&arena, 1).unwrap());
+    assert!(table.take_process_slot(&arena).is_err(), "nobody could see whether the process lives");
     assert!(matches!(arena.map_again(), Err(MapError::Private)));
     assert_eq!(arena.touched_bytes(), arena.capacity_bytes());
     drop(arena);
