@@ -137,6 +137,35 @@ mod tests {
         assert_eq!(append.is_on(file.as_fd()), Some(true));
     }
 
+    /// A number that has come to mean another file.
+    #[derive(Clone, Copy)]
+    struct Reused;
+
+    impl Number for Reused {
+        fn while_ours<T>(self, _call: impl FnOnce(BorrowedFd<'_>) -> T) -> Option<T> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_flag_that_is_known_needs_no_number() {
+        let (on, off) = (Append::new(true), Append::new(false));
+        assert_eq!((on.is_on(Reused), off.is_on(Reused)), (Some(true), Some(false)));
+        on.ask_from_now_on();
+        assert_eq!(on.is_on(Reused), None, "the kernel cannot be asked");
+    }
+
+    #[test]
+    fn a_file_that_was_shared_or_passed_on_stays_so() {
+        let (_alone, mut words) = (ONE_TEST.lock(), Words::default());
+        let (shared, passed) = (Append::new(false), Append::new(true));
+        assert!(!shared.was_shared() && !passed.was_shared());
+        shared.share(&mut words);
+        passed.ask_from_now_on();
+        assert!(shared.was_shared() && passed.was_shared());
+        shared.close();
+    }
+
     #[test]
     fn a_page_of_words_goes_with_its_last_file() {
         let (mut words, _alone) = (Words::default(), ONE_TEST.lock());

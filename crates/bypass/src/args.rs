@@ -67,6 +67,13 @@ mod tests {
     }
 
     #[test]
+    fn buffers_end_a_page_before_the_kernels_addresses() {
+        let end = if cfg!(target_arch = "x86_64") { 0x7fff_ffff_f000 } else { 0x1_0000_0000_0000 };
+        assert!(may_be_there(end, 0) && may_be_there(end - 1, 1));
+        assert!(!may_be_there(end, 1) && !may_be_there(end + 1, 0));
+    }
+
+    #[test]
     fn buffers_of_this_program_may_be_there() {
         let (on_stack, on_heap) = ([0_u8; 8], vec![0_u8; 8 << 20]);
         for buffer in [&on_stack[..], &on_heap] {

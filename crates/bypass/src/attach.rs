@@ -147,9 +147,14 @@ impl Attachment {
         static ASKED: OnceLock<bool> = OnceLock::new();
         let asked =
             *ASKED.get_or_init(|| std::env::var_os("HEDDLE_PREFAULT").is_some_and(|said| said == "1"));
-        if asked && self.mapped_by.swap(process(), Ordering::SeqCst) != process() {
+        if asked && self.is_first_of_process() {
             self.fs().map_all();
         }
+    }
+
+    /// Returns true to the first caller of each process.
+    fn is_first_of_process(&self) -> bool {
+        self.mapped_by.swap(process(), Ordering::SeqCst) != process()
     }
 }
 
@@ -216,13 +221,18 @@ impl Entry {
         matches!(self.attached(), MountAnswer::Refused(_)) && now_ms() >= self.again_ms.load(Ordering::SeqCst)
     }
 
+    /// Returns true to one of the threads that want to ask again at `now_ms`. While it asks, no other does.
+    fn claim(&self, now_ms: u64) -> bool {
+        let due = self.again_ms.load(Ordering::SeqCst);
+        let claimed = now_ms + ASKING_MAX.as_millis() as u64;
+        due <= now_ms
+            && self.again_ms.compare_exchange(due, claimed, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
     /// Asks a refused mount again. At the refusal its daemon may have lacked descriptors, or the program rights.
     fn ask_again(&self, kernel_stat: &KernelStat, fd: BorrowedFd<'_>) -> MountAnswer {
-        let (due, began) = (self.again_ms.load(Ordering::SeqCst), now_ms());
-        let claimed = began + ASKING_MAX.as_millis() as u64;
-        let claimed_by_me = due <= began
-            && self.again_ms.compare_exchange(due, claimed, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if claimed_by_me {
+        let began = now_ms();
+        if self.claim(began) {
             match ask_mount(kernel_stat, fd) {
                 Ok(MountAnswer::Ours(at)) => {
                     // ORDERING: Release: a thread that sees the attachment sees the engine.

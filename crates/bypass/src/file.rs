@@ -16,6 +16,8 @@
 
 mod offset;
 mod others;
+#[cfg(test)]
+mod tests;
 
 use crate::append::Append;
 use crate::args;

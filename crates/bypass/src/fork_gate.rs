@@ -13,6 +13,7 @@
 //!            one of the two sees the other.
 
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+use std::time::Duration;
 
 /// The forking thread; 0: the gate is open.
 static FORKER: AtomicI32 = AtomicI32::new(0);
@@ -146,7 +147,7 @@ fn time_used_by(thread: i32) -> i64 {
         *libc::__errno_location() = before;
         known == 0
     };
-    if is_known { used.tv_sec * 1_000_000_000 + used.tv_nsec } else { 0 }
+    if is_known { Duration::new(used.tv_sec as u64, used.tv_nsec as u32).as_nanos() as i64 } else { 0 }
 }
 
 #[cfg(test)]
@@ -195,5 +196,43 @@ mod tests {
         assert!(Waiter::default().may_pass() && close());
         open();
         assert!(by_another(|| Waiter::default().may_pass()));
+        // A thread that has closed the gate, and ended.
+        assert!(by_another(close));
+        let forker = FORKER.load(SeqCst);
+        let mut waiter = Waiter { pauses: 2 * IDLE_PAUSES_MAX, seen: (forker, time_used_by(forker), 0) };
+        assert!(waiter.waits_for_fork() && FORKER.load(SeqCst) == 0, "who forks opens the gate as well");
+        assert!(waiter.waits_for_fork(), "the gate is open");
+    }
+
+    #[test]
+    fn a_waiter_looks_at_the_time_of_a_processor_now_and_then() {
+        // No thread has this number: the gate stays as it is.
+        let forker = 1 << 27;
+        let mut waiter = Waiter { pauses: 7, seen: (forker, 5, 0) };
+        assert!(!waiter.opens(forker, |_| panic!("it has looked lately")));
+        waiter.pauses = IDLE_PAUSES_MAX - 1;
+        assert!(!waiter.opens(forker, |_| panic!("as before")));
+        waiter.pauses = IDLE_PAUSES_MAX + LOOK_EVERY - 1;
+        assert!(!waiter.opens(forker - 1, |_| 5), "another one forks, which waits from now on");
+        assert_eq!(waiter.seen, (forker - 1, 5, IDLE_PAUSES_MAX + LOOK_EVERY - 1));
+    }
+
+    #[test]
+    fn each_pause_counts() {
+        let mut waiter = Waiter::default();
+        waiter.pause();
+        waiter.pause();
+        assert_eq!(waiter.pauses, 2);
+    }
+
+    #[test]
+    fn a_threads_time_is_what_its_own_clock_says() {
+        let own = || {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            Duration::new(now.tv_sec as u64, now.tv_nsec as u32).as_nanos() as i64
+        };
+        let (before, used, after) = (own(), time_used_by(this_thread()), own());
+        assert!((before..=after).contains(&used) && used > 0, "{used} between {before} and {after}");
+        assert_eq!(time_used_by(1 << 27), 0, "there is no such thread");
     }
 }

@@ -52,16 +52,7 @@ impl KernelStat {
     /// engine has had since, and no answer under way undoes that: of two answers at once it may keep the older, so this asks until it
     /// has kept the newer, or the engine's present size.
     pub fn refresh_if(fd: BorrowedFd<'_>, stale: impl Fn(u64) -> bool, engines: impl Fn() -> u64) {
-        for _ in 0..ASK_MAX {
-            match cached_size(fd) {
-                Ok(size) if stale(size) => {}
-                _ => return,
-            }
-            match (asked_size(fd), cached_size(fd)) {
-                (Ok(told), Ok(kept)) if kept != told && kept != engines() => {}
-                _ => return,
-            }
-        }
+        ask_while_stale(|| asked_size(fd), || cached_size(fd), stale, engines);
     }
 
     /// Announces to the mount that a library makes the calls on this descriptor. Returns false if the mount cannot know that.
@@ -93,12 +84,7 @@ impl KernelStat {
     /// requested before the file had its size.
     pub fn refresh_for_mapping(fd: BorrowedFd<'_>) {
         let _ = rustix::fs::fdatasync(fd);
-        for _ in 0..ASK_MAX {
-            match (asked_size(fd), cached_size(fd)) {
-                (Ok(told), Ok(kept)) if kept < told => {}
-                _ => return,
-            }
-        }
+        ask_while_small(|| asked_size(fd), || cached_size(fd));
     }
 
     fn from_statx(known: &Statx) -> KernelStat {
@@ -116,6 +102,35 @@ impl KernelStat {
     /// Returns true if it is a regular file.
     pub fn is_regular(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFREG
+    }
+}
+
+/// Implements [`KernelStat::refresh_if`].
+fn ask_while_stale(
+    asked: impl Fn() -> Result<u64, Errno>,
+    cached: impl Fn() -> Result<u64, Errno>,
+    stale: impl Fn(u64) -> bool,
+    engines: impl Fn() -> u64,
+) {
+    for _ in 0..ASK_MAX {
+        match cached() {
+            Ok(size) if stale(size) => {}
+            _ => return,
+        }
+        match (asked(), cached()) {
+            (Ok(told), Ok(kept)) if kept != told && kept != engines() => {}
+            _ => return,
+        }
+    }
+}
+
+/// Implements [`KernelStat::refresh_for_mapping`].
+fn ask_while_small(asked: impl Fn() -> Result<u64, Errno>, cached: impl Fn() -> Result<u64, Errno>) {
+    for _ in 0..ASK_MAX {
+        match (asked(), cached()) {
+            (Ok(told), Ok(kept)) if kept < told => {}
+            _ => return,
+        }
     }
 }
 
@@ -137,7 +152,7 @@ fn size(fd: BorrowedFd<'_>, how: AtFlags) -> Result<u64, Errno> {
 mod tests {
     use super::*;
     use rustix::fd::AsFd;
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
 
     /// The sizes for which it was asked whether they are stale, of a file of seven bytes.
     fn asked(is_stale: bool, engines: u64) -> Vec<u64> {
@@ -160,6 +175,71 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 40).unwrap();
         assert_eq!((asked_size(file.as_fd()), cached_size(file.as_fd())), (Ok(1 << 40), Ok(1 << 40)));
+    }
+
+    /// A kernel that is told one size after the other, and keeps one after the other; of each the last one from then on.
+    struct Sizes {
+        told: &'static [u64],
+        kept: &'static [u64],
+        asks: Cell<usize>,
+    }
+
+    impl Sizes {
+        fn asked(&self) -> Result<u64, Errno> {
+            let nth = self.asks.replace(self.asks.get() + 1);
+            Ok(self.told[nth.min(self.told.len() - 1)])
+        }
+
+        fn cached(&self) -> Result<u64, Errno> {
+            Ok(self.kept[self.asks.get().min(self.kept.len() - 1)])
+        }
+    }
+
+    #[test]
+    fn an_older_answer_that_the_kernel_kept_is_asked_for_again() {
+        let asks = |told, kept| {
+            let sizes = Sizes { told, kept, asks: Cell::new(0) };
+            ask_while_stale(|| sizes.asked(), || sizes.cached(), |size| size < 5, || 7);
+            sizes.asks.get()
+        };
+        assert_eq!(asks(&[6], &[5, 5]), 0, "it is not stale");
+        assert_eq!(asks(&[6], &[3, 6]), 1);
+        assert_eq!(asks(&[6], &[3, 7]), 1, "it has kept the engine's size");
+        assert_eq!(asks(&[6], &[3, 4, 6]), 2, "it has kept an older one");
+        assert_eq!(asks(&[6], &[3, 4, 4, 5]), 3);
+        assert_eq!(asks(&[6], &[3]), ASK_MAX, "it keeps none");
+    }
+
+    #[test]
+    fn a_mapping_needs_a_size_no_smaller_than_was_told() {
+        let asks = |told, kept| {
+            let sizes = Sizes { told, kept, asks: Cell::new(0) };
+            ask_while_small(|| sizes.asked(), || sizes.cached());
+            sizes.asks.get()
+        };
+        assert_eq!(asks(&[6], &[0, 6]), 1);
+        assert_eq!(asks(&[6], &[0, 7]), 1, "it has kept a larger one");
+        assert_eq!(asks(&[6], &[0, 5, 6]), 2);
+        assert_eq!(asks(&[6, 7, 8], &[0, 5, 6, 8]), 3);
+        assert_eq!(asks(&[6], &[0]), ASK_MAX);
+    }
+
+    #[test]
+    fn a_mount_has_a_number_only_where_the_kernel_gave_one() {
+        let file = tempfile::tempfile().unwrap();
+        let mut known = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).unwrap();
+        known.stx_mnt_id = 5;
+        for (mask, mount) in [(0x7ff, 0), (0, 0), (0x1000, 0), (0x47ff, 5), (0x4000, 5), (u32::MAX, 5)] {
+            known.stx_mask = mask;
+            assert_eq!(KernelStat::from_statx(&known).mount, mount, "{mask:#x}");
+        }
+        let asked = statx(&file, c"", AtFlags::EMPTY_PATH, MOUNT_ID_UNIQUE).unwrap();
+        if asked.stx_mask & 0x4000 == 0 {
+            eprintln!("SKIPPED, NOT TESTED: the kernel has no unique numbers of mounts");
+            return;
+        }
+        assert_eq!(KernelStat::of(file.as_fd()).unwrap().mount, asked.stx_mnt_id);
+        assert_ne!(asked.stx_mnt_id, 0);
     }
 
     #[test]

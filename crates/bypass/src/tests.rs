@@ -17,11 +17,11 @@ const DEV: u64 = 77;
 const PAGE: usize = 4096;
 
 /// An engine with a file, and a descriptor of the kernel's.
-struct Scene {
+pub(crate) struct Scene {
     at: &'static Attachment,
-    fs: NvmFs,
+    pub(crate) fs: NvmFs,
     /// The mount's own handle of the file.
-    theirs: Handle,
+    pub(crate) theirs: Handle,
     kernels: std::fs::File,
     _volume: &'static Volume,
     /// Forks and numbers of processes are the whole program's.
@@ -29,7 +29,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new() -> Scene {
+    pub(crate) fn new() -> Scene {
         let region = Region::anonymous(4 << 20).unwrap();
         format_region(&region, Variant::Heddle).unwrap();
         let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
@@ -49,11 +49,11 @@ impl Scene {
         KernelStat { ino: self.theirs.ino.0, mode, ..KernelStat::of(self.kernels.as_fd()).unwrap() }
     }
 
-    fn open(&self, flags: i32) -> File {
+    pub(crate) fn open(&self, flags: i32) -> File {
         File::new(self.at, self.kernel_stat(libc::S_IFREG | 0o644), flags)
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.kernels.as_fd()
     }
 

@@ -103,8 +103,9 @@ pub fn write_vector(
         let mut whole: Vec<u8> = Vec::new();
         whole.try_reserve_exact(len).map_err(|_| Passed::Unserved)?;
         for part in parts {
-            let (done, room) = (whole.len(), whole.spare_capacity_mut());
-            let now = part.iov_len.min(len - done).min(room.len());
+            let done = whole.len();
+            let room = &mut whole.spare_capacity_mut()[..len - done];
+            let now = part.iov_len.min(room.len());
             // SAFETY: the target has room; a buffer that is not mapped ends the copy.
             unsafe { copy_of_callers(room.as_mut_ptr().cast(), part.iov_base.cast(), now) }.or_else(bad)?;
             // SAFETY: they were just copied there.

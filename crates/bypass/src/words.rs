@@ -12,10 +12,13 @@
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 const PAGE_BYTES: usize = 4096;
+/// The head and the words.
+const PAIR_BYTES: usize = 2 * PAGE_BYTES;
 const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// The private page before the shared one; zeros when it is new.
@@ -59,7 +62,7 @@ impl Words {
 pub(crate) fn give_back(word: *mut AtomicU8) {
     if head_of(word).users.fetch_sub(1, SeqCst) == 1 {
         // SAFETY: P1: no file of this process uses either page any more.
-        let _ = unsafe { munmap(first_of(word), 2 * PAGE_BYTES) };
+        let _ = unsafe { munmap(first_of(word), PAIR_BYTES) };
     }
 }
 
@@ -73,18 +76,10 @@ pub(crate) fn are_ours_alone(word: *mut AtomicU8) -> bool {
 
 /// Maps two pages: the first is private, the second is shared with children.
 fn new_page() -> Option<*mut AtomicU8> {
-    // SAFETY: new memory, at no particular address; cutting it down aligns it to two pages.
-    let all = unsafe { mmap_anonymous(null_mut(), 4 * PAGE_BYTES, BOTH, MapFlags::PRIVATE) }.ok()?;
-    let first = all.map_addr(|at| at.next_multiple_of(2 * PAGE_BYTES));
+    // SAFETY: new memory, at no particular address.
+    let map = |len_bytes| unsafe { mmap_anonymous(null_mut(), len_bytes, BOTH, MapFlags::PRIVATE) };
+    let first = two_aligned_pages(map).ok()?;
     let second = first.wrapping_byte_add(PAGE_BYTES);
-    // SAFETY: this function mapped the pages around, too.
-    unsafe {
-        let before = first.addr() - all.addr();
-        if before > 0 {
-            let _ = munmap(all, before);
-        }
-        let _ = munmap(second.wrapping_byte_add(PAGE_BYTES), 2 * PAGE_BYTES - before);
-    }
     if let Some((segment, namespace)) = counted_memory(second) {
         let head = head_of(second.cast());
         head.namespace.store(namespace, SeqCst);
@@ -94,15 +89,30 @@ fn new_page() -> Option<*mut AtomicU8> {
     // SAFETY: the second page of the new mapping is replaced.
     unsafe {
         if mmap_anonymous(second, PAGE_BYTES, BOTH, MapFlags::SHARED | MapFlags::FIXED).is_err() {
-            let _ = munmap(first, 2 * PAGE_BYTES);
+            let _ = munmap(first, PAIR_BYTES);
             return None;
         }
     }
     Some(second.cast())
 }
 
+/// Cuts memory that `map` maps down to two pages, at an address that is a multiple of their size.
+fn two_aligned_pages(
+    map: impl FnOnce(usize) -> rustix::io::Result<*mut c_void>,
+) -> rustix::io::Result<*mut c_void> {
+    let all = map(2 * PAIR_BYTES)?;
+    let first = all.map_addr(|at| at.next_multiple_of(PAIR_BYTES));
+    let before = first.addr() - all.addr();
+    // SAFETY: the pages around were mapped just now, and no other code knows them. Where there are none, the kernel refuses.
+    unsafe {
+        let _ = munmap(all, before);
+        let _ = munmap(first.wrapping_byte_add(PAIR_BYTES), PAIR_BYTES - before);
+    }
+    Ok(first)
+}
+
 /// Maps a segment of one page over the page at `at`. Returns its number and the namespace of that number.
-fn counted_memory(at: *mut std::ffi::c_void) -> Option<(i32, u64)> {
+fn counted_memory(at: *mut c_void) -> Option<(i32, u64)> {
     if !system_calls_are_free() {
         return None;
     }
@@ -138,23 +148,27 @@ fn ipc_namespace() -> Option<u64> {
 /// Returns true if no filter of system calls is set. A filter that does not know segments may kill the
 /// program.
 fn system_calls_are_free() -> bool {
-    let free = b"\nSeccomp:\t0\n";
-    // A small buffer, for the stack may be small: the rest of one piece is moved before the next.
-    let (mut text, mut kept) = ([0_u8; 256], 0);
     let Ok(file) =
         rustix::fs::open(c"/proc/thread-self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     else {
         return false;
     };
+    contains(b"\nSeccomp:\t0\n", |text| rustix::io::read(&file, text).unwrap_or(0))
+}
+
+/// Returns true if `read` reads these bytes, a piece at a time, before it reads nothing.
+fn contains(line: &[u8], mut read: impl FnMut(&mut [u8]) -> usize) -> bool {
+    // A small buffer, for the stack may be small: the rest of one piece is moved before the next.
+    let (mut text, mut kept) = ([0_u8; 256], 0);
     loop {
-        let len = kept + rustix::io::read(&file, &mut text[kept..]).unwrap_or(0);
+        let len = kept + read(&mut text[kept..]);
         if len == kept {
             return false;
         }
-        if text[..len].windows(free.len()).any(|line| line == free) {
+        if text[..len].windows(line.len()).any(|part| part == line) {
             return true;
         }
-        kept = len.min(free.len() - 1);
+        kept = len.min(line.len());
         text.copy_within(len - kept..len, 0);
     }
 }
@@ -169,8 +183,8 @@ fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
     }
 }
 
-fn first_of(word: *mut AtomicU8) -> *mut std::ffi::c_void {
-    word.map_addr(|at| at & !(2 * PAGE_BYTES - 1)).cast()
+fn first_of(word: *mut AtomicU8) -> *mut c_void {
+    word.map_addr(|at| at & !(PAIR_BYTES - 1)).cast()
 }
 
 fn head_of(word: *mut AtomicU8) -> &'static Head {
@@ -203,14 +217,140 @@ mod tests {
         }
     }
 
+    /// Returns true if there are segments of shared memory here, and no filter of system calls.
+    fn has_segments() -> bool {
+        // SAFETY: a new segment, which goes at once.
+        let made = unsafe {
+            let segment = libc::shmget(libc::IPC_PRIVATE, PAGE_BYTES, 0o600);
+            segment >= 0 && libc::shmctl(segment, libc::IPC_RMID, null_mut()) == 0
+        };
+        made && std::fs::read_to_string("/proc/thread-self/status").unwrap().contains("\nSeccomp:\t0\n")
+    }
+
+    #[test]
+    fn two_pages_are_cut_out_whole_wherever_they_lie() {
+        const WHOLE: usize = 16 * PAGE_BYTES;
+        for before in [0, PAGE_BYTES] {
+            let file = rustix::fs::memfd_create("cut", rustix::fs::MemfdFlags::empty()).unwrap();
+            rustix::fs::ftruncate(&file, WHOLE as u64).unwrap();
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            let whole = unsafe { rustix::mm::mmap(null_mut(), WHOLE, BOTH, MapFlags::SHARED, &file, 0) };
+            let whole = whole.unwrap();
+            let from = whole.addr().next_multiple_of(8192) + 8192 - before;
+            let cut = two_aligned_pages(|len| {
+                assert_eq!(len, 16384);
+                Ok(whole.with_addr(from))
+            });
+            let cut = cut.unwrap().addr();
+            assert_eq!((cut % 8192, cut), (0, from + before));
+            let left = [(whole.addr(), from), (cut, cut + 8192), (from + 16384, whole.addr() + WHOLE)];
+            let inode = rustix::fs::fstat(&file).unwrap().st_ino.to_string();
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let of_file = |line: &&str| line.contains("/memfd:cut") && line.contains(&format!(" {inode} "));
+            let parts: Vec<&str> =
+                maps.lines().filter(of_file).filter_map(|line| line.split(' ').next()).collect();
+            let wanted = left.iter().filter(|(from, to)| from < to);
+            // The two pages may touch what lies before or behind.
+            let mut joined: Vec<(usize, usize)> = Vec::new();
+            for (from, to) in wanted {
+                match joined.last_mut().filter(|last| last.1 == *from) {
+                    Some(last) => last.1 = *to,
+                    None => joined.push((*from, *to)),
+                }
+            }
+            let wanted: Vec<String> = joined.iter().map(|(from, to)| format!("{from:x}-{to:x}")).collect();
+            assert_eq!(parts, wanted, "{before} bytes before");
+        }
+    }
+
+    #[test]
+    fn a_line_is_found_wherever_its_pieces_end() {
+        const LINE: &[u8] = b"\nSeccomp:\t0\n";
+        let found = |text: &[u8], piece: usize| {
+            let mut rest = text;
+            contains(LINE, |into| {
+                let n = rest.len().min(into.len()).min(piece);
+                into[..n].copy_from_slice(&rest[..n]);
+                rest = &rest[n..];
+                n
+            })
+        };
+        for before in 0..600 {
+            let mut text = vec![b'x'; before];
+            text.extend_from_slice(LINE);
+            text.extend_from_slice(b"Seccomp_filters:\t0\n");
+            for piece in [usize::MAX, 200, 13, 1] {
+                assert!(found(&text, piece), "after {before} bytes, in pieces of {piece}");
+            }
+            text[before + LINE.len() - 2] = b'2';
+            assert!(!found(&text, usize::MAX) && !found(&text, 7), "after {before} bytes");
+        }
+        assert!(!found(b"", 1) && !found(&LINE[1..], 5));
+    }
+
+    #[test]
+    fn under_a_filter_of_system_calls_no_page_is_counted() {
+        let _alone = ONE_TEST.lock();
+        let filtered = || {
+            let mut all =
+                libc::sock_filter { code: libc::BPF_RET as u16, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
+            let program = libc::sock_fprog { len: 1, filter: &mut all };
+            // SAFETY: settings of this thread alone, which ends with them; the filter lives as long as the call.
+            let is_set = unsafe {
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                    && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
+            };
+            if !is_set {
+                eprintln!("SKIPPED, NOT TESTED: there are no filters of system calls here");
+                return;
+            }
+            assert!(!system_calls_are_free());
+            let word = Words::default().next().unwrap();
+            assert_eq!(head_of(word).segment.load(SeqCst), 0);
+            assert!(!are_ours_alone(word));
+            let child = child(word);
+            // SAFETY: a word of this test, which lives until its end; the test waits for its own child.
+            unsafe {
+                (*word).store(1, SeqCst);
+                assert_eq!(libc::waitpid(child, null_mut(), 0), child, "the child has seen it");
+            }
+            give_back(word);
+        };
+        std::thread::spawn(filtered).join().unwrap();
+    }
+
+    #[test]
+    fn the_first_segment_of_a_namespace_counts_as_any() {
+        let _alone = ONE_TEST.lock();
+        let in_another = || {
+            // SAFETY: this thread alone gets another namespace.
+            if !has_segments() || unsafe { libc::unshare(libc::CLONE_NEWIPC) } != 0 {
+                eprintln!("SKIPPED, NOT TESTED: there are no segments here, or no namespaces of them");
+                return;
+            }
+            let word = Words::default().next().unwrap();
+            assert_eq!(head_of(word).segment.load(SeqCst), 1, "the kernel counts from 0");
+            assert!(are_ours_alone(word));
+            give_back(word);
+        };
+        std::thread::spawn(in_another).join().unwrap();
+    }
+
     #[test]
     fn a_process_knows_when_it_is_alone_again() {
         let (_alone, word) = (ONE_TEST.lock(), Words::default().next().unwrap());
-        if !system_calls_are_free() || head_of(word).segment.load(SeqCst) == 0 {
+        if !has_segments() {
             eprintln!("SKIPPED, NOT TESTED: there are no segments of shared memory here");
             return;
         }
         assert!(are_ours_alone(word));
+        // SAFETY: plain numbers, for which zero is valid, and which the kernel fills in.
+        let mode = unsafe {
+            let mut said: libc::shmid_ds = std::mem::zeroed();
+            libc::shmctl(head_of(word).segment.load(SeqCst) - 1, libc::IPC_STAT, &mut said);
+            said.shm_perm.mode & 0o777
+        };
+        assert_eq!(mode, 0o600, "other users cannot map it");
         let children = [child(word), child(word)];
         assert!(!are_ours_alone(word));
         // SAFETY: a word of this test, which lives until its end; the test waits for its own children.

@@ -1,6 +1,8 @@
 use super::*;
+use crate::{File, Passed};
 use heddle_nvmfs::{MountOptions, Variant, format_region, mount};
 use heddle_pmem::Region;
+use heddle_vfs::short::Short;
 use rustix::fd::AsFd;
 
 fn file() -> (std::fs::File, KernelStat) {
@@ -35,15 +37,22 @@ fn only_a_granted_hold_is_lost_in_a_takeover() {
     let serving = engine();
     // The same file system, met before its present daemon took over.
     let earlier = Attachment::of_daemon(NvmFs::clone(serving.fs()), 1, serving.daemon + 1);
+    let ino = serving.fs().new_file(heddle_vfs::Ino::ROOT, "f").ino.0;
+    let kernel_stat = KernelStat { ino, ..file().1 };
+    let [lost, served] = [earlier, serving].map(|at| File::new(at, kernel_stat, libc::O_RDWR));
     assert!(earlier.begin_hold().is_none() && !earlier.has_lost_holds(), "a refused one");
+    assert!(lost.begin_hold().is_none() && served.begin_hold().is_some());
     serving.begin_hold().unwrap().granted();
     assert!(!earlier.has_lost_holds(), "one of the daemon that serves");
     drop(Hold::begin(earlier));
     assert!(!earlier.has_lost_holds(), "one that the kernel refused");
+    assert_eq!((lost.unmapped(), lost.sync(true)), (Ok(Ok(())), Ok(Ok(()))));
     let (granted, refused) = (Hold::begin(earlier), Hold::begin(earlier));
     granted.granted();
     drop(refused);
     assert!(earlier.has_lost_holds() && !serving.has_lost_holds());
+    assert_eq!((lost.unmapped(), lost.sync(true)), (Err(Passed::Engine), Err(Passed::Engine)));
+    assert_eq!(served.unmapped(), Ok(Ok(())), "no call is served where a hold was lost");
     let later = Attachment::of_daemon(NvmFs::clone(serving.fs()), 1, serving.daemon + 2);
     earlier.gone.store(true, Ordering::SeqCst);
     assert!(later.has_lost_holds(), "one of a mount that was let go of");
@@ -127,4 +136,47 @@ fn a_refusal_that_took_long_is_asked_for_seldom() {
     std::thread::sleep(Duration::from_millis(30));
     let (by_them, by_us) = (began.elapsed().as_millis() as u64, now_ms() - now);
     assert!((30..=by_them + 100).contains(&by_us), "{by_us} of {by_them} ms");
+}
+
+#[test]
+fn a_mount_is_asked_again_by_one_thread_at_a_time() {
+    let (_file, kernel_stat) = file();
+    let mounts = one(&kernel_stat, MountAnswer::Refused("no"), 100_000);
+    let entry = mounts.entry(&kernel_stat).unwrap();
+    assert!(!entry.claim(99_999), "it is not due");
+    assert!(entry.claim(100_000));
+    for other in [100_000, 100_001, 129_999] {
+        assert!(!entry.claim(other), "the first one asks still, {other}");
+    }
+    assert!(entry.claim(130_000), "the first one has ended meanwhile");
+}
+
+#[test]
+fn the_clock_is_the_systems_monotonic_one() {
+    let systems = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32).as_millis() as u64
+    };
+    let (before, now, after) = (systems(), now_ms(), systems());
+    assert!((before..=after).contains(&now), "{now} between {before} and {after}");
+}
+
+#[test]
+fn a_process_that_asks_for_it_maps_an_image_once() {
+    const ASKS: &str = "HEDDLE_PREFAULT";
+    let _alone = crate::words::ONE_TEST.lock();
+    let at = engine();
+    at.prefault();
+    let said = std::env::var(ASKS).ok();
+    let mapped_by = if said.as_deref() == Some("1") { process() } else { 0 };
+    assert_eq!(at.mapped_by.load(Ordering::SeqCst), mapped_by, "{said:?}");
+    assert_eq!(at.is_first_of_process(), mapped_by == 0);
+    assert!(!at.is_first_of_process());
+    if said.is_none() {
+        for said in ["1", "0", ""] {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            again.args(["attach::tests::a_process_that_asks_for_it_maps_an_image_once", "--exact"]);
+            assert!(again.env(ASKS, said).output().unwrap().status.success(), "{said:?}");
+        }
+    }
 }

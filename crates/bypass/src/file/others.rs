@@ -117,3 +117,6 @@ impl File {
         self.opened_here().map(|opened| opened.pages.size_bytes())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+use super::*;
+use crate::tests::Scene;
+use rustix::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
+#[test]
+fn a_write_that_a_mapping_missed_is_repeated_whole() {
+    const FAR: u64 = 1 << 62;
+    let scene = Scene::new();
+    let file = scene.open(libc::O_RDWR);
+    let kernels = rustix::fs::memfd_create("kernels", rustix::fs::MemfdFlags::empty()).unwrap();
+    let kernels = std::fs::File::from(kernels);
+    for (bytes, at) in [(b"once", 0), (b"more", 2), (b"last", FAR)] {
+        assert_eq!(file.write_again(kernels.as_fd(), bytes, at, false), Ok(()));
+    }
+    let mut near = [0; 6];
+    kernels.read_exact_at(&mut near, 0).unwrap();
+    assert_eq!((&near, kernels.metadata().unwrap().len()), (b"onmore", FAR + 4));
+    assert_eq!(file.write_again(kernels.as_fd(), b"x", 0, true), Ok(()));
+    kernels.read_exact_at(&mut near, 0).unwrap();
+    assert_eq!(&near, b"onmore", "the mount would have appended it");
+    file.close();
+}
+
+#[test]
+fn a_thread_waits_until_no_other_uses_the_offset() {
+    let scene = Scene::new();
+    let file = scene.open(libc::O_RDWR);
+    let has_waited = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let waiter = file.with_kernel_offset(scene.fd(), || {
+            let waiter = scope.spawn(|| {
+                file.wait_until_unlocked();
+                has_waited.store(true, SeqCst);
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!has_waited.load(SeqCst), "a call of the kernel uses it");
+            waiter
+        });
+        waiter.unwrap().join().unwrap();
+    });
+}
+
+#[test]
+fn a_disowned_file_is_not_given_back() {
+    let scene = Scene::new();
+    let (ino, engine) = (scene.theirs.ino, scene.fs.clone());
+    let file = scene.open(libc::O_RDWR);
+    assert_eq!(file.sync(true), Ok(Ok(())));
+    engine.unlink(&Cred::root(), Ino::ROOT, heddle_vfs::short::name("f")).unwrap();
+    engine.release(scene.theirs);
+    crate::process::disown_all_opened();
+    file.close();
+    assert!(engine.getattr(ino).is_ok(), "its engine is not to be called");
+}
