@@ -320,6 +320,42 @@ mod tests {
     }
 
     #[test]
+    fn what_is_read_of_the_thread_is_closed_at_an_exec() {
+        let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+        let jump = libc::BPF_JMP | libc::BPF_K;
+        // How rustix opens, and where its flags are: the call's number is the first word, its arguments begin at byte 16.
+        #[cfg(target_arch = "x86_64")]
+        let (open, flags_at) = (libc::SYS_open as u32, 16 + 8);
+        #[cfg(not(target_arch = "x86_64"))]
+        let (open, flags_at) = (libc::SYS_openat as u32, 16 + 2 * 8);
+        let mut all = [
+            statement(load, 0, 0, 0),
+            statement(jump | libc::BPF_JEQ, 0, 3, open),
+            statement(load, 0, 0, flags_at),
+            statement(jump | libc::BPF_JSET, 1, 0, libc::O_CLOEXEC as u32),
+            statement(libc::BPF_RET, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+            statement(libc::BPF_RET, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: all.len() as u16, filter: all.as_mut_ptr() };
+        // SAFETY: the child makes system calls alone; the filter lives as long as the call that sets it.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let no_dump = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                libc::setrlimit(libc::RLIMIT_CORE, &no_dump);
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program);
+                system_calls_are_free();
+                libc::_exit(0);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            assert!(libc::WIFEXITED(status), "it was killed: {status:#x}");
+        }
+    }
+
+    #[test]
     fn the_first_segment_of_a_namespace_counts_as_any() {
         let _alone = ONE_TEST.lock();
         let in_another = || {
