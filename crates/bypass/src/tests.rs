@@ -22,7 +22,7 @@ pub(crate) struct Scene {
     pub(crate) fs: NvmFs,
     /// The mount's own handle of the file.
     pub(crate) theirs: Handle,
-    kernels: std::fs::File,
+    pub(crate) kernels: std::fs::File,
     _volume: &'static Volume,
     /// Forks and numbers of processes are the whole program's.
     _alone: LockResult<MutexGuard<'static, ()>>,

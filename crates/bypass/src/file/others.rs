@@ -118,5 +118,7 @@ impl File {
     }
 }
 
+#[cfg(all(test, target_arch = "x86_64"))]
+mod asks;
 #[cfg(test)]
 mod tests;
