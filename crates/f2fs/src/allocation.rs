@@ -46,7 +46,7 @@ impl Media {
         let (mut perm, xattrs) = Xattrs::for_new(default.as_ref(), cred, node.kind, node.perm & 0o7777);
         match node.kind {
             FileKind::Directory if inherits_group => perm |= 0o2000,
-            FileKind::Directory | FileKind::Symlink => {}
+            // No other directory: without an inherited group it is in one of its maker's.
             _ if node.perm & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(gid) => perm &= !0o2000,
             _ => {}
         }

@@ -275,9 +275,9 @@ impl Change<'_> {
         // Allocated pages may exist behind EOF. A file that grows keeps them.
         if size_bytes <= inode.size_bytes {
             self.cut_pages(nid, PageNo(size_bytes.div_ceil(PAGE)))?;
-        }
-        if size_bytes <= inode.size_bytes && !breaks(Breach::CutOffComesBack) {
-            self.clear_bytes(nid, size_bytes, size_bytes.next_multiple_of(PAGE))?;
+            if !breaks(Breach::CutOffComesBack) {
+                self.clear_bytes(nid, size_bytes, size_bytes.next_multiple_of(PAGE))?;
+            }
         }
         self.change_inode(nid, |block| block.size_bytes.set(size_bytes))
     }
@@ -333,13 +333,10 @@ impl Change<'_> {
         Ok(found)
     }
 
-    /// Moves a page of a file to another page, which is a hole. Its old block remains: the summary must name
-    /// the pointer that leads to a block.
+    /// Moves a page of a file, which is no hole, to another page, which is one. Its old block remains: the
+    /// summary must name the pointer that leads to a block.
     fn move_page(&self, nid: Nid, from: PageNo, to: PageNo) -> Result<()> {
         let inode = self.inode(nid)?;
-        if self.hole_pages_from(&inode, from)? > 0 {
-            return Ok(());
-        }
         let only_reserved = self.run_of_blocks(&inode, from)?.addr == BlockAddr::NEW
             && self.pages.with(nid, from, |_| ()).is_none();
         let block = self.page(&inode, from)?;
