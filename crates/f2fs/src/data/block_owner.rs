@@ -67,3 +67,72 @@ impl Media {
         Ok(leads.then_some(Lead { node, at }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::write::tests::{OWN, Scene};
+    use crate::inode::nid_of;
+    use heddle_vfs::FileSystem;
+    use zerocopy::little_endian::{U16, U32};
+
+    #[test]
+    fn a_block_is_freed_unless_another_pointer_leads_to_it() {
+        let scene = Scene::new();
+        let (file, other) = (scene.file("file", &[0..4, OWN..OWN + 2]), scene.whole("other", 1));
+        scene.fs.sync().unwrap();
+        let (media, nid) = (&scene.fs.media, nid_of(file.ino).unwrap());
+        let segments = &media.space().unwrap().segments;
+        let direct = Nid(scene.inode(&file).block().nid[0].get());
+        let stranger = nid_of(other.ino).unwrap();
+        let is_freed = |addr: BlockAddr, holder: Nid, index: usize| {
+            let was = segments.is_live(addr);
+            media.release_data(addr, holder, index).unwrap();
+            was && !segments.is_live(addr)
+        };
+        let addrs = [0, 1, OWN, OWN + 1].map(|page| scene.addr(&file, page));
+        // Pointers 0 and 1 of the inode, and 0 and 1 of its direct node.
+        for (addr, holder, index) in [(addrs[0], nid, 0), (addrs[2], direct, 0)] {
+            for (wrong, at) in [(stranger, index), (holder, index + 1), (stranger, 99)] {
+                assert!(!is_freed(addr, wrong, at), "{wrong:?} does not lead to {addr:?}");
+            }
+            assert!(is_freed(addr, holder, index), "its own");
+            assert!(!is_freed(addr, holder, index), "it is free");
+        }
+        // Nothing leads there any more, whoever says so.
+        media.set_pointer(nid, 9 + 1, 0, true).unwrap();
+        media.set_pointer(direct, 1, 0, false).unwrap();
+        assert!(is_freed(addrs[1], stranger, 5) && is_freed(addrs[3], stranger, 5));
+        for outside in [BlockAddr(1), BlockAddr(media.geometry.main.0 - 1), BlockAddr::NEW] {
+            assert_eq!(media.release_data(outside, nid, 0), Ok(()), "no block of the main area");
+        }
+        // A node's, as long as the table leads to it.
+        let home = BlockAddr(media.nodes.nat.find(&media.device, nid).unwrap().addr.get());
+        assert!(segments.is_live_node(home) && !is_freed(home, nid, 0));
+        media.nodes.nat.moved(&media.device, nid, BlockAddr(home.0 + 1)).unwrap();
+        assert!(is_freed(home, nid, 0));
+    }
+
+    #[test]
+    fn a_summary_leads_to_the_pointer_that_it_names() {
+        let scene = Scene::new();
+        let (file, inline) = (scene.file("file", &[0..4, OWN..OWN + 2]), scene.inline("inline", 100));
+        scene.fs.sync().unwrap();
+        let media = &scene.fs.media;
+        let (nid, direct) = (nid_of(file.ino).unwrap(), scene.inode(&file).block().nid[0].get());
+        let lead = |addr: BlockAddr, nid: u32, slot: u16| {
+            let entry = SummaryEntry { nid: U32::new(nid), version: 0, slot: U16::new(slot) };
+            media.lead_to(addr, entry).unwrap().map(|lead| (lead.node.footer.nid.get(), lead.at))
+        };
+        let (third, far) = (scene.addr(&file, 3), scene.addr(&file, OWN + 1));
+        assert_eq!(lead(third, nid.0, 3), Some((nid.0, 9 + 3)), "behind its extra attributes");
+        assert_eq!(lead(far, direct, 1), Some((direct, 1)));
+        for (nid, slot) in [(nid.0, 2), (nid.0, 12), (nid.0, u16::MAX), (direct, 3), (9000, 3)] {
+            assert_eq!(lead(third, nid, slot), None, "pointer {slot} of {nid}");
+        }
+        // Bytes of a file are no pointers.
+        let number = nid_of(inline.ino).unwrap();
+        media.set_pointer(number, 9 + 5, third.0, true).unwrap();
+        assert_eq!(lead(third, number.0, 5), None);
+    }
+}

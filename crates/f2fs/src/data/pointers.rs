@@ -501,4 +501,55 @@ mod tests {
         let last = 6 + 2 * 1018 + 1018 * 1019;
         assert!(NodeRole::of(last - 1, own).is_some() && NodeRole::of(last, own).is_none());
     }
+
+    #[test]
+    fn blocks_of_directories_and_files_go_to_logs_of_their_own() {
+        use crate::data::write::tests::Scene;
+        use crate::inode::{ROOT, nid_of};
+        use heddle_vfs::FileSystem;
+        let scene = Scene::new();
+        let file = scene.whole("file", 2);
+        scene.fs.sync().unwrap();
+        let (media, nid) = (&scene.fs.media, nid_of(file.ino).unwrap());
+        let segments = &media.space().unwrap().segments;
+        let logs: Vec<u32> = segments.positions().0.iter().map(|at| at.segment.0).collect();
+        let segment = |addr: BlockAddr| segments.place_of(addr).0.0;
+        let home = |nid| segment(BlockAddr(media.nodes.nat.find(&media.device, nid).unwrap().addr.get()));
+        let dir = media.inode(ROOT).unwrap();
+        let entries = media.run_of_blocks(&dir, PageNo(0)).unwrap().addr;
+        let found = [segment(entries), segment(scene.addr(&file, 1)), home(ROOT), home(nid)];
+        assert_eq!(found, [logs[0], logs[1], logs[3], logs[4]]);
+        let change = media.set_aside(Need { nodes: 2, ..Need::NONE }).unwrap();
+        for (inode, flag) in [(dir, 7 << 3), (scene.inode(&file), 7 << 3 | node_flag::COLD)] {
+            let (before, new) = (inode.attr().blocks_512, change.new_node(&inode, 7).unwrap());
+            let node = media.nodes.get(&media.device, &media.geometry, new, inode.nid).unwrap();
+            assert_eq!((node.footer.nid.get(), node.footer.flag.get()), (new.0, flag));
+            assert_eq!(media.inode(inode.nid).unwrap().attr().blocks_512, before + 8);
+        }
+    }
+
+    #[test]
+    fn pages_far_apart_are_written_and_leave_memory() {
+        use crate::data::write::tests::{OWN, Scene};
+        use crate::inode::nid_of;
+        let scene = Scene::new();
+        let file = scene.file("file", &[0..2, 5..6, 9..10, OWN..OWN + 1]);
+        let (media, nid) = (&scene.fs.media, nid_of(file.ino).unwrap());
+        let (far, others) = (Nid(nid.0 + 500), media.pages.count() - 5);
+        let all = |media: &Media| (media.pages.of(nid).len(), media.pages.count() - others);
+        // Few pages stay in memory.
+        media.relieve(nid).unwrap();
+        assert_eq!(all(media), (5, 5));
+        assert!(!media.space().unwrap().since.take_spilled(nid));
+        let put = |n| media.pages.put(far, PageNo(n), Box::new([0; BLOCK_BYTES]));
+        (others as u64 + 5..(1 << 14) - 1).for_each(put);
+        media.relieve(nid).unwrap();
+        assert_eq!((media.pages.of(nid).len(), media.pages.count()), (5, (1 << 14) - 1));
+        put(0);
+        media.relieve(nid).unwrap();
+        assert_eq!((media.pages.of(nid).len(), media.pages.count()), (0, (1 << 14) - 5));
+        assert!(media.space().unwrap().since.take_spilled(nid), "they are not durable yet");
+        assert!([0, 1, 5, 9, OWN].iter().all(|page| scene.addr(&file, *page).is_block()));
+        assert_eq!(media.write_pages(nid), Ok(false), "there are no more");
+    }
 }

@@ -116,3 +116,101 @@ fn read_inline(inode: &Inode, offset: usize, buf: &mut [u8]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::write::tests::{INLINE, NODE, OWN, Scene};
+    use crate::inode::nid_of;
+    use heddle_vfs::short::Short;
+    use heddle_vfs::{FileSystem, RangeOp};
+
+    #[test]
+    fn sixteen_pages_at_a_time_are_cached_and_more_are_not() {
+        let scene = Scene::new();
+        let file = scene.fs.new_file(heddle_vfs::Ino::ROOT, "file");
+        let bytes: Vec<u8> = (0..60 * PAGE).map(|at| (at / PAGE + at % 251) as u8).collect();
+        scene.fs.write(&file, 0, &bytes).unwrap();
+        scene.fs.sync().unwrap();
+        let (pages, nid) = (&scene.fs.media.pages, nid_of(file.ino).unwrap());
+        let cached = || -> Vec<u64> {
+            let has = |page: &u64| {
+                let is = pages.with_page_in_memory(nid, PageNo(*page), |block| {
+                    assert!(block[..] == bytes[(*page * PAGE) as usize..][..BLOCK_BYTES], "page {page}");
+                });
+                is.is_some()
+            };
+            (0..60).filter(has).collect()
+        };
+        let read = |at: u64, len: usize| {
+            assert!(scene.fs.read_vec(&file, at, len) == bytes[at as usize..][..len], "{len} bytes at {at}");
+        };
+        assert_eq!(cached(), [0; 0]);
+        read(20 * PAGE, (64 << 10) + 1);
+        assert_eq!(cached(), [0; 0]);
+        read(0, 64 << 10);
+        assert_eq!(cached(), (0..16).collect::<Vec<_>>());
+        read(40 * PAGE + 100, 5000);
+        assert_eq!(cached(), (0..16).chain(40..42).collect::<Vec<_>>());
+        read(0, 60 * PAGE as usize);
+        read(41 * PAGE + 4095, 2);
+        assert_eq!(cached(), (0..16).chain(40..43).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_seek_finds_data_and_holes_to_the_byte() {
+        let scene = Scene::new();
+        let far = OWN + NODE + 5;
+        let file = scene.file("file", &[0..2, far..far + 1]);
+        scene.fs.fallocate(&file, RangeOp::Allocate { keep_size: true }, 5 * PAGE, 3 * PAGE).unwrap();
+        scene.fs.sync().unwrap();
+        // One of the reserved pages is written, and not on the device yet.
+        scene.fs.write(&file, 6 * PAGE, b"x").unwrap();
+        scene.fs.write(&file, (far + 1) * PAGE, b"the end").unwrap();
+        let seek = |target, at: u64| scene.fs.media.seek(&scene.inode(&file), target, at);
+        let end = (far + 1) * PAGE + 7;
+        for (at, data, hole) in [
+            (0, 0, 2 * PAGE),
+            (PAGE + 3, PAGE + 3, 2 * PAGE),
+            (2 * PAGE, 6 * PAGE, 2 * PAGE),
+            (3 * PAGE + 9, 6 * PAGE, 3 * PAGE + 9),
+            (5 * PAGE + 1, 6 * PAGE, 5 * PAGE + 1),
+            (6 * PAGE + 1, 6 * PAGE + 1, 7 * PAGE),
+            (7 * PAGE + 1, far * PAGE, 7 * PAGE + 1),
+            (OWN * PAGE + 1, far * PAGE, OWN * PAGE + 1),
+            (far * PAGE, far * PAGE, end),
+            (end - 1, end - 1, end),
+        ] {
+            assert_eq!(
+                (seek(SeekTarget::Data, at), seek(SeekTarget::Hole, at)),
+                (Ok(data), Ok(hole)),
+                "{at}"
+            );
+        }
+        for target in [SeekTarget::Data, SeekTarget::Hole] {
+            assert_eq!(seek(target, end), Err(Error::NoSuchOffset));
+        }
+        scene.fs.resize(&file, end + 9 * PAGE).unwrap();
+        assert_eq!(seek(SeekTarget::Data, (far + 2) * PAGE), Err(Error::NoSuchOffset));
+        assert_eq!(seek(SeekTarget::Hole, far * PAGE), Ok((far + 2) * PAGE));
+        let inline = scene.inode(&scene.inline("inline", 100));
+        let seek = |target, at: u64| scene.fs.media.seek(&inline, target, at);
+        assert_eq!((seek(SeekTarget::Data, 50), seek(SeekTarget::Hole, 50)), (Ok(50), Ok(100)));
+        assert_eq!(seek(SeekTarget::Hole, 100), Err(Error::NoSuchOffset));
+    }
+
+    #[test]
+    fn inline_bytes_are_read_up_to_all_the_room_there_is() {
+        let scene = Scene::new();
+        let file = scene.inline("inline", INLINE as usize);
+        assert!(scene.fs.read_vec(&file, 10, 5000) == vec![7; INLINE as usize - 10]);
+        let read = |inode: &Inode| {
+            let mut bytes = [1; 100];
+            scene.fs.media.read(inode, 0, &mut bytes).map(|len| bytes[..len].to_vec())
+        };
+        let more = scene.inode_as(&file, |block| block.size_bytes.set(INLINE + 1));
+        assert!(matches!(read(&more), Err(Error::Corrupt(_))));
+        let none = scene.inode_as(&file, |block| block.inline &= !inline_flag::DATA_EXIST);
+        assert_eq!(read(&none), Ok(vec![0; 100]), "without that flag its bytes do not count");
+    }
+}

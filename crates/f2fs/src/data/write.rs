@@ -412,4 +412,4 @@ impl Change<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

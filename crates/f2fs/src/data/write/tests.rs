@@ -1,34 +1,38 @@
 //! What each change needs, to the block: with too little it fails half-way, with too much it is refused where there is room.
 
 use super::*;
+use crate::format::InodeBlock;
 use crate::inode::nid_of;
 use crate::mounted::F2fs;
+use crate::node::inode_of_mut;
 use heddle_vfs::short::Short;
 use heddle_vfs::{FileSystem, Handle, Ino};
+use std::sync::Arc;
 
 /// Pointers of an inode.
-const OWN: u64 = 864;
+pub(crate) const OWN: u64 = 864;
 /// Pointers of a node.
-const NODE: u64 = NODE_POINTERS as u64;
+pub(crate) const NODE: u64 = NODE_POINTERS as u64;
 /// Bytes that stay inline.
-const INLINE: u64 = 3452;
+pub(crate) const INLINE: u64 = 3452;
 
-struct Scene {
-    fs: F2fs,
-    _place: tempfile::TempDir,
+/// An image that is open for writing.
+pub(crate) struct Scene {
+    pub(crate) fs: F2fs,
+    pub(crate) place: tempfile::TempDir,
 }
 
 impl Scene {
-    fn new() -> Scene {
+    pub(crate) fn new() -> Scene {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("image");
         std::fs::File::create(&path).unwrap().set_len(96 << 20).unwrap();
         crate::make_image(&path, "", &|_, _| ()).unwrap();
-        Scene { fs: F2fs::open_for_writing(&path).unwrap(), _place: place }
+        Scene { fs: F2fs::open_for_writing(&path).unwrap(), place }
     }
 
     /// A file of these pages and a byte for each.
-    fn file(&self, name: &str, pages: &[Range<u64>]) -> Handle {
+    pub(crate) fn file(&self, name: &str, pages: &[Range<u64>]) -> Handle {
         let file = self.fs.new_file(Ino::ROOT, name);
         for pages in pages {
             let bytes = vec![7; ((pages.end - pages.start) * PAGE) as usize];
@@ -38,12 +42,12 @@ impl Scene {
     }
 
     /// A file of its first pages.
-    fn whole(&self, name: &str, pages: u64) -> Handle {
+    pub(crate) fn whole(&self, name: &str, pages: u64) -> Handle {
         self.file(name, std::slice::from_ref(&(0..pages)))
     }
 
     /// A file of so many bytes in its inode.
-    fn inline(&self, name: &str, bytes: usize) -> Handle {
+    pub(crate) fn inline(&self, name: &str, bytes: usize) -> Handle {
         let file = self.fs.new_file(Ino::ROOT, name);
         // As Linux makes it.
         let change = self.fs.media.set_aside(Need::NONE).unwrap();
@@ -54,10 +58,27 @@ impl Scene {
         file
     }
 
-    fn inode(&self, file: &Handle) -> Inode {
+    pub(crate) fn inode(&self, file: &Handle) -> Inode {
         let inode = self.fs.media.inode(nid_of(file.ino).unwrap()).unwrap();
         assert_eq!((inode.pointers() as u64, inode.inline_content().len() as u64), (OWN, INLINE));
         inode
+    }
+
+    /// The inode as it would be with this change, which is not made.
+    pub(crate) fn inode_as(&self, file: &Handle, change: impl FnOnce(&mut InodeBlock)) -> Inode {
+        let mut node = self.inode(file).node().clone();
+        change(inode_of_mut(&mut node));
+        Inode::of(Arc::new(node), self.fs.media.features).unwrap()
+    }
+
+    /// The block of a page.
+    pub(crate) fn addr(&self, file: &Handle, page: u64) -> BlockAddr {
+        self.fs.media.run_of_blocks(&self.inode(file), PageNo(page)).unwrap().addr
+    }
+
+    /// Blocks of a file, beside its inode.
+    pub(crate) fn blocks(&self, file: &Handle) -> u64 {
+        self.inode(file).attr().blocks_512 / 8
     }
 }
 
@@ -244,4 +265,142 @@ fn pages_that_are_no_holes_are_found_in_runs() {
     assert!(has(0, 3 * PAGE) && has(3 * PAGE - 1, 3 * PAGE) && has(9 * PAGE, 11 * PAGE));
     assert!(!has(0, 3 * PAGE + 1) && !has(3 * PAGE, 3 * PAGE + 1) && !has(7 * PAGE, 9 * PAGE + 1));
     assert!(!scene.fs.media.has_pages(&scene.inode(&scene.inline("inline", 9)), 0, 1).unwrap());
+}
+
+#[test]
+fn inline_bytes_are_changed_in_the_inode_while_they_fit() {
+    let scene = Scene::new();
+    let file = scene.inline("inline", 100);
+    let nid = nid_of(file.ino).unwrap();
+    let range = |op: RangeOp, from: u64, len: u64| scene.fs.fallocate(&file, op, from, len).unwrap();
+    let (all, has) = (|| scene.fs.read_vec(&file, 0, 5000), |flag| scene.inode(&file).has(flag));
+    let mut wanted = vec![7; 100];
+    range(RangeOp::Allocate { keep_size: true }, 0, 3000);
+    assert_eq!(all(), wanted);
+    range(RangeOp::Allocate { keep_size: false }, 50, 150);
+    wanted.resize(200, 0);
+    assert_eq!(all(), wanted, "what is there stays");
+    range(RangeOp::Zero { keep_size: true }, 10, 10);
+    range(RangeOp::Punch, 30, 5);
+    wanted[10..20].fill(0);
+    wanted[30..35].fill(0);
+    assert_eq!(all(), wanted);
+    range(RangeOp::Zero { keep_size: false }, 190, 60);
+    wanted.resize(250, 0);
+    assert_eq!(all(), wanted);
+    // A hole behind its end may be of any length.
+    range(RangeOp::Punch, 90, 10 * PAGE);
+    wanted[90..].fill(0);
+    assert_eq!(all(), wanted);
+    scene.fs.write(&file, 300, b"behind a gap").unwrap();
+    wanted.resize(300, 0);
+    wanted.extend_from_slice(b"behind a gap");
+    assert_eq!(all(), wanted);
+    scene.fs.resize(&file, 5).unwrap();
+    scene.fs.resize(&file, 40).unwrap();
+    wanted.truncate(5);
+    wanted.resize(40, 0);
+    assert_eq!(all(), wanted, "what was cut off does not come back");
+    assert!(has(inline_flag::DATA) && scene.blocks(&file) == 0 && scene.fs.media.pages.of(nid).is_empty());
+    // In pages from here on.
+    scene.fs.write(&file, PAGE, b"x").unwrap();
+    wanted.resize(PAGE as usize, 0);
+    wanted.push(b'x');
+    assert_eq!(all(), wanted);
+    assert!(!has(inline_flag::DATA | inline_flag::DATA_EXIST) && scene.blocks(&file) == 2);
+    let empty = scene.inline("empty", 0);
+    scene.fs.write(&empty, PAGE, b"x").unwrap();
+    assert_eq!((scene.blocks(&empty), scene.fs.read_vec(&empty, 0, 4)), (1, vec![0; 4]));
+}
+
+#[test]
+fn pages_that_are_cleared_whole_or_only_reserved_are_not_written() {
+    let scene = Scene::new();
+    let file = scene.whole("file", 10);
+    scene.fs.fallocate(&file, RangeOp::Allocate { keep_size: false }, 10 * PAGE, 4 * PAGE).unwrap();
+    scene.fs.sync().unwrap();
+    let nid = nid_of(file.ino).unwrap();
+    let dirty = |op: RangeOp, from: u64, end: u64| {
+        scene.fs.fallocate(&file, op, from, end - from).unwrap();
+        scene.fs.media.pages.of(nid).into_iter().map(|page| page.0).collect::<Vec<_>>()
+    };
+    let zero = RangeOp::Zero { keep_size: true };
+    assert_eq!(dirty(zero, PAGE, 3 * PAGE), []);
+    assert_eq!(dirty(RangeOp::Punch, 4 * PAGE, 5 * PAGE), []);
+    assert_eq!(dirty(zero, 11 * PAGE + 5, 12 * PAGE + 5), [], "they read as zeros already");
+    assert_eq!(dirty(RangeOp::Punch, PAGE + 5, PAGE + 9), []);
+    assert_eq!(dirty(RangeOp::Punch, 4 * PAGE + 5, 4 * PAGE + 9), [], "it is a hole");
+    assert_eq!(dirty(zero, 6 * PAGE + 5, 7 * PAGE), [6]);
+    assert_eq!(dirty(RangeOp::Punch, 8 * PAGE, 9 * PAGE + 5), [6, 9]);
+    let bytes = scene.fs.read_vec(&file, 0, 14 * PAGE as usize);
+    let is_zero = |at: usize| {
+        let (page, rest) = (at / PAGE as usize, at % PAGE as usize);
+        matches!(page, 1 | 2 | 4 | 8 | 10..) || page == 6 && rest >= 5 || page == 9 && rest < 5
+    };
+    let wrong = bytes.iter().enumerate().position(|(at, byte)| *byte != if is_zero(at) { 0 } else { 7 });
+    assert_eq!((bytes.len(), wrong), (14 * PAGE as usize, None));
+    // A size within a page clears the rest of it; one at its end clears nothing.
+    scene.fs.sync().unwrap();
+    scene.fs.resize(&file, 8 * PAGE).unwrap();
+    assert_eq!(scene.fs.media.pages.of(nid), []);
+    scene.fs.resize(&file, 7 * PAGE + 5).unwrap();
+    assert_eq!(scene.fs.media.pages.of(nid), [PageNo(7)]);
+}
+
+#[test]
+fn a_cut_frees_pages_and_the_nodes_of_them_alone() {
+    let (indirect, deep) =
+        (OWN + 2 * NODE, OWN + 2 * NODE + 2 * NODE * NODE + 3 * NODE * NODE + 2 * NODE + 1);
+    let pages = [
+        0,
+        OWN - 1,
+        OWN,
+        OWN + NODE - 1,
+        OWN + NODE,
+        indirect,
+        indirect + 5 * NODE,
+        indirect + NODE * NODE,
+        deep,
+    ];
+    let scene = Scene::new();
+    let file = scene.file("file", &pages.map(|page| page..page + 1));
+    scene.fs.sync().unwrap();
+    let (media, nid) = (&scene.fs.media, nid_of(file.ino).unwrap());
+    let numbers = |at: usize| scene.inode(&file).block().nid[at].get();
+    let (roots, counts) = ([0, 1, 2].map(numbers), || media.space().unwrap().counts());
+    let others = counts().blocks - scene.blocks(&file);
+    // Direct nodes, two below the first indirect one and itself, one below the second one, and three.
+    for (first, left, nodes) in [
+        (deep + 1, 9, 1 + 1 + 3 + 2 + 3),
+        (deep, 8, 1 + 1 + 3 + 2 + 3),
+        (deep - 1, 8, 1 + 1 + 3 + 2 + 2),
+        (OWN + 2 * NODE + 2 * NODE * NODE, 8, 1 + 1 + 3 + 2),
+        (indirect + NODE * NODE, 7, 1 + 1 + 3),
+        (indirect + 5 * NODE + 1, 7, 1 + 1 + 3),
+        (indirect + 5 * NODE, 6, 1 + 1 + 2),
+        (indirect + 1, 6, 1 + 1 + 2),
+        (indirect, 5, 1 + 1),
+        (OWN + NODE + 1, 5, 1 + 1),
+        (OWN + NODE, 4, 1),
+        (OWN + NODE - 1, 3, 1),
+        (OWN + 1, 3, 1),
+        (OWN, 2, 0),
+        (OWN - 1, 1, 0),
+        (1, 1, 0),
+        (0, 0, 0),
+    ] {
+        scene.fs.sync().unwrap();
+        media.alone().unwrap().cut_pages(nid, PageNo(first)).unwrap();
+        let there = pages.iter().filter(|page| scene.addr(&file, **page).is_block()).count();
+        assert_eq!((there, scene.blocks(&file)), (left, left as u64 + nodes), "from {first} on");
+        assert_eq!(counts().blocks, others + left as u64 + nodes, "from {first} on");
+        assert!(pages.iter().take(left).all(|page| scene.addr(&file, *page).is_block()), "{first}");
+        // Nodes whose pages all stay are not touched.
+        let ends = [OWN + NODE, OWN + 2 * NODE, indirect + NODE * NODE];
+        let touched = roots
+            .iter()
+            .zip(ends)
+            .filter(|(root, end)| first >= *end && media.nodes.changed_node(Nid(**root)).is_some());
+        assert_eq!(touched.count(), 0, "from {first} on");
+    }
 }
