@@ -475,4 +475,33 @@ mod tests {
     fn table_again(nat: &Nat) -> Nat {
         Nat { start: nat.start, nids: nat.nids, state: RwLock::default(), freed: AtomicUsize::new(0) }
     }
+
+    #[test]
+    fn entries_that_were_read_or_written_are_kept_up_to_a_limit() {
+        let (_file, device, nat) = table_of(2, &[]);
+        let kept = || nat.state().kept.len();
+        for (n, nid) in [3, 3, 7, 460].into_iter().enumerate() {
+            nat.find(&device, Nid(nid)).unwrap();
+            assert_eq!(kept(), [1, 1, 2, 3][n]);
+        }
+        let most = 65_536;
+        let fill_to = |len: usize| {
+            let entry = nat.find(&device, Nid(3)).unwrap();
+            let mut state = nat.state_mut();
+            state.kept = (0..len as u32).map(|n| (Nid(1_000_000 + n), entry)).collect();
+        };
+        for (before, after) in [(most - 1, most), (most, 1)] {
+            fill_to(before);
+            nat.find(&device, Nid(9)).unwrap();
+            assert_eq!(kept(), after);
+        }
+        for (before, after) in [(most - 2, most), (most - 1, 2), (0, 2)] {
+            nat.moved(&device, Nid(3), BlockAddr(1)).unwrap();
+            nat.moved(&device, Nid(460), BlockAddr(2)).unwrap();
+            fill_to(before);
+            nat.write(&device).unwrap();
+            assert_eq!(kept(), after, "after {before}");
+            assert_eq!(nat.find(&device, Nid(460)).unwrap().addr.get(), 2);
+        }
+    }
 }

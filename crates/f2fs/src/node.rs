@@ -395,3 +395,6 @@ pub(crate) fn inode_of_mut(node: &mut NodeBlock) -> &mut InodeBlock {
 pub(crate) fn pointers_of_mut(node: &mut NodeBlock) -> &mut PointerNode {
     zerocopy::transmute_mut!(node)
 }
+
+#[cfg(test)]
+mod tests;

@@ -83,4 +83,19 @@ mod tests {
         set_bit_lsb(&mut low, 4, false);
         assert_eq!((high, low), ([0x80, 0x40], [0x01, 0x02]));
     }
+
+    #[test]
+    fn a_bit_that_is_set_stays_so() {
+        let (mut high, mut low) = ([0xa5], [0xa5]);
+        for at in 0..8 {
+            set_bit_msb(&mut high, at, true);
+            set_bit_lsb(&mut low, at, true);
+        }
+        assert_eq!((high, low), ([0xff], [0xff]));
+        for at in [0, 0, 7, 7] {
+            set_bit_msb(&mut high, at, false);
+            set_bit_lsb(&mut low, at, false);
+        }
+        assert_eq!((high, low), ([0x7e], [0x7e]));
+    }
 }

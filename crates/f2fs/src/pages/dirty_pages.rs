@@ -169,6 +169,8 @@ mod tests {
         let first = |page: u64| pages.with_page_in_memory(nid, PageNo(page), |block| block[0]);
         (3..6).for_each(|page| pages.cache(nid, PageNo(page), block(1)));
         pages.put(nid, PageNo(4), block(2));
+        let is_kept = |page: u64| pages.kept.with(nid, PageNo(page), |_| ()).is_some();
+        assert_eq!([3, 4, 5].map(is_kept), [true, false, true]);
         assert_eq!([3, 4, 5, 6].map(first), [Some(1), Some(2), Some(1), None]);
         assert_eq!(pages.count(), 1, "what is only cached is not counted");
         pages.drop_range(nid, PageNo(4)..PageNo(5));

@@ -162,4 +162,23 @@ mod tests {
         let there = kept.shards.iter().map(|shard| shard.read().unwrap().pages.len()).sum::<usize>();
         assert_eq!(there, PAGES_MAX);
     }
+
+    #[test]
+    fn pages_are_given_up_in_turn_but_for_those_just_read() {
+        let kept = Kept::new();
+        (0..4).for_each(|page| keep(&kept, 5, page, 1));
+        let left = || -> Vec<u64> { kept.shard(Nid(5)).pages.keys().map(|(_, page)| page.0).collect() };
+        let give_up = || kept.shard_mut(5).give_one_up();
+        fill(&kept, 5, 0);
+        fill(&kept, 5, 2);
+        assert!(give_up());
+        assert_eq!(left(), [0, 2, 3]);
+        assert!(give_up());
+        assert_eq!(left(), [0, 2]);
+        // Passed over once, both are as the others.
+        assert!(give_up());
+        assert_eq!(left(), [2]);
+        fill(&kept, 5, 2);
+        assert!(give_up() && left().is_empty() && !give_up());
+    }
 }
