@@ -208,3 +208,6 @@ fn is_later(checkpoint: &Checkpoint, said: u64) -> bool {
     let crc = if checkpoint.has(checkpoint_flag::CRC_RECOVERY) { u64::from(checkpoint.crc) << 32 } else { 0 };
     said == version | crc
 }
+
+#[cfg(test)]
+mod tests;

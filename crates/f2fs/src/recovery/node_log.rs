@@ -196,3 +196,103 @@ impl Changes {
 fn wrong(nid: Nid, what: &str) -> Error {
     Error::Corrupt(format!("the node log: node {} {what}", nid.0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::write::tests::{OWN, Scene};
+    use crate::format::{NODE_POINTERS, node_flag};
+    use crate::inode::nid_of;
+    use zerocopy::FromZeros;
+
+    const NEW: u32 = BlockAddr::NEW.0;
+    const MARK: u32 = BlockAddr::COMPRESSED.0;
+
+    fn pointers(addrs: &[u32]) -> Pointers {
+        Pointers(addrs.iter().map(|addr| U32::new(*addr)).collect())
+    }
+
+    #[test]
+    fn each_pointer_that_changed_frees_or_takes_its_block() {
+        let scene = Scene::new();
+        let media = &scene.fs.media;
+        let (main, end) = (media.geometry.main.0, media.geometry.main.0 + media.geometry.main_segments * 512);
+        let (a, b) = (main, end - 1);
+        for (old, new, count, freed, live) in [
+            (0, 0, 0, None, None),
+            (0, NEW, 1, None, None),
+            (0, a, 1, None, Some(a)),
+            (0, MARK, 0, None, None),
+            (NEW, 0, -1, None, None),
+            (NEW, b, 0, None, Some(b)),
+            (a, a, 0, None, None),
+            (a, b, 0, Some(a), Some(b)),
+            (a, 0, -1, Some(a), None),
+            (a, NEW, 0, Some(a), None),
+            (a, MARK, -1, Some(a), None),
+            (MARK, b, 1, None, Some(b)),
+            (MARK, NEW, 1, None, None),
+        ] {
+            // In the third slot; a list that ends before it has none there.
+            let full = |addr: u32| if addr == 0 { pointers(&[NEW]) } else { pointers(&[NEW, 0, addr]) };
+            let mut changes = Changes { blocks: 5, ..Changes::default() };
+            changes.add(media, Nid(70), 3, &full(old), &full(new)).unwrap();
+            assert_eq!(changes.blocks, 5 + count, "{old:#x} to {new:#x}");
+            let gone: Vec<_> = changes.freed.into_iter().collect();
+            assert_eq!(
+                gone,
+                freed.map(|addr| (BlockAddr(addr), (Nid(70), 2))).into_iter().collect::<Vec<_>>()
+            );
+            let taken: Vec<_> = changes.live.into_iter().collect();
+            let entry = SummaryEntry { nid: U32::new(70), version: 3, slot: U16::new(2) };
+            assert_eq!(taken, live.map(|addr| (BlockAddr(addr), entry)).into_iter().collect::<Vec<_>>());
+        }
+        let refused = |new: &[u32], text: &str| {
+            let done = Changes::default().add(media, Nid(70), 3, &pointers(&[]), &pointers(new));
+            assert!(matches!(&done, Err(Error::Corrupt(why)) if why.contains(text)), "{done:?}");
+        };
+        refused(&[main - 1], "outside the main area");
+        refused(&[end], "outside the main area");
+        refused(&[a, a], "another one leads to");
+    }
+
+    #[test]
+    fn marks_of_clusters_are_counted_by_their_file() {
+        let mut changes = Changes::default();
+        let marks = |changes: &Changes, ino: u32| changes.marks.get(&Nid(ino)).copied();
+        changes.add_marks(Nid(5), &pointers(&[MARK, 0, NEW]), &pointers(&[9, MARK]));
+        assert_eq!(marks(&changes, 5), None, "as many as before");
+        changes.add_marks(Nid(5), &pointers(&[MARK, MARK, MARK]), &pointers(&[0, MARK]));
+        changes.add_marks(Nid(6), &pointers(&[]), &pointers(&[MARK, MARK, MARK]));
+        assert_eq!((marks(&changes, 5), marks(&changes, 6)), (Some(-2), Some(3)));
+        changes.add_marks(Nid(5), &pointers(&[]), &pointers(&[MARK, MARK, MARK]));
+        assert_eq!(marks(&changes, 5), Some(1));
+    }
+
+    #[test]
+    fn inodes_and_direct_nodes_have_pointers_and_no_others() {
+        let scene = Scene::new();
+        let (file, inline) = (scene.whole("file", 2), scene.inline("inline", 9));
+        let count =
+            |node: NodeBlock| scene.fs.media.pointers(Some(Arc::new(node))).map(|pointers| pointers.0.len());
+        let of = |handle| scene.inode(handle).node().clone();
+        assert_eq!((count(of(&file)), count(of(&inline))), (Ok(OWN as usize), Ok(0)));
+        assert_eq!(scene.fs.media.pointers(None).map(|pointers| pointers.0.len()), Ok(0));
+        let at = |place: u32| {
+            let mut node = NodeBlock::new_zeroed();
+            (node.footer.nid, node.footer.ino) = (9000.into(), nid_of(file.ino).unwrap().0.into());
+            node.footer.flag.set(place << node_flag::BITS);
+            count(node)
+        };
+        // Direct nodes are at 1 and 2. Those at 3, 1022, 2041 and 2042 lead to other nodes.
+        for (place, all) in
+            [(1, 1018), (2, 1018), (3, 0), (4, 1018), (1022, 0), (1023, 1018), (2041, 0), (2042, 0)]
+        {
+            assert_eq!(at(place), Ok(all), "{place}");
+        }
+        assert_eq!((at(node_flag::XATTR_PLACE), NODE_POINTERS), (Ok(0), 1018));
+        for place in [0, 2042 + 1018 * 1019] {
+            assert!(matches!(at(place), Err(Error::Corrupt(_))), "{place}");
+        }
+    }
+}

@@ -119,3 +119,85 @@ impl Media {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::write::tests::{NODE, OWN, Scene};
+    use crate::mounted::F2fs;
+    use heddle_vfs::FileSystem;
+
+    const INDIRECT: u64 = OWN + 2 * NODE;
+    const DOUBLE: u64 = INDIRECT + 2 * NODE * NODE;
+
+    fn chain(fs: &F2fs) -> Chain {
+        let media = &fs.media;
+        Chain::read(&media.device, &media.geometry, &fs.checkpoint_state().checkpoint, &media.nodes)
+    }
+
+    /// The image as a reader finds it after fsyncs of these pages of one file.
+    fn reader(scene: Scene, pages: &[u64]) -> (F2fs, tempfile::TempDir) {
+        let file = scene.file("file", &[]);
+        scene.fs.sync().unwrap();
+        for page in pages {
+            scene.fs.write(&file, page * 4096, b"fsynced").unwrap();
+            scene.fs.fsync(&file, false).unwrap();
+        }
+        let (path, place) = (scene.fs.media.device.path().to_owned(), scene.place);
+        drop(scene.fs);
+        (F2fs::open(&path).unwrap(), place)
+    }
+
+    /// As Linux numbers them: the indirect ones are 3, 1022 and 2041, the last one's follow each 1018 others.
+    #[test]
+    fn indirect_nodes_are_made_at_their_places() {
+        for (page, places) in [
+            (INDIRECT + 5 * NODE + 7, vec![3]),
+            (INDIRECT + NODE * NODE + 9 * NODE, vec![1022]),
+            (DOUBLE + 3 * NODE * NODE + 2 * NODE + 1, vec![2041, 2042 + 3 * 1019]),
+            (DOUBLE, vec![2041, 2042]),
+            (OWN + 1, vec![]),
+        ] {
+            let (fs, _place) = reader(Scene::new(), &[page]);
+            let nodes = &fs.media.nodes;
+            let mut found: Vec<(u32, u32, u32)> = nodes
+                .all_changed()
+                .into_iter()
+                .map(|nid| {
+                    let node = nodes.changed_node(nid).unwrap().now;
+                    assert_eq!(node.footer.nid.get(), nid.0);
+                    (node.footer.place(), node.footer.flag.get() & 7, node.footer.ino.get())
+                })
+                .collect();
+            found.sort_unstable();
+            let link = &chain(&fs).0[0];
+            let wanted: Vec<_> =
+                places.into_iter().map(|place| (place, node_flag::COLD, link.ino().0)).collect();
+            assert_eq!(found, wanted, "page {page}");
+        }
+    }
+
+    #[test]
+    fn a_number_is_unused_if_neither_table_nor_chain_has_it() {
+        let scene = Scene::new();
+        let media = &scene.fs.media;
+        let mut unused = Unused { end: Nid(5000), chain: HashSet::from([Nid(4999), Nid(4997)]) };
+        media.nodes.add(Nid(4996), Arc::new(NodeBlock::new_zeroed()));
+        let found = [(); 3].map(|()| media.take_unused(&mut unused).unwrap());
+        assert_eq!(found, [4998, 4995, 4994].map(|nid| Some(Nid(nid))));
+        unused.end = Nid(1);
+        assert_eq!(media.take_unused(&mut unused), Ok(None), "0 is no number");
+    }
+
+    #[test]
+    fn an_image_that_needs_too_many_nodes_is_not_read() {
+        let (fs, _place) = reader(Scene::new(), &[OWN + 1]);
+        let (media, chain) = (&fs.media, chain(&fs));
+        let node = Arc::new(NodeBlock::new_zeroed());
+        (0..16_384).for_each(|n| media.nodes.add(Nid(20_000 + n), Arc::clone(&node)));
+        assert!(media.connect_fsynced(&chain).is_ok());
+        media.nodes.add(Nid(10_000), node);
+        let why = media.connect_fsynced(&chain).unwrap_err().to_string();
+        assert!(why.contains("more than 16384 indirect nodes"), "{why}");
+    }
+}

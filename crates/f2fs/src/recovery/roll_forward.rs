@@ -304,3 +304,6 @@ impl Change<'_> {
         self.nodes.change(&self.device, &self.geometry, nid, |block| block.body = node.body)
     }
 }
+
+#[cfg(test)]
+mod tests;
