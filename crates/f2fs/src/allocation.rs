@@ -170,3 +170,116 @@ pub(crate) fn set_time(secs: &mut zerocopy::little_endian::U64, nanos: &mut U32,
     secs.set(time.secs() as u64);
     nanos.set(time.nanos());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::write::tests::Scene;
+    use crate::format::NodeBlock;
+
+    fn cred(uid: u32, gid: u32, groups: &[u32]) -> Cred {
+        Cred { uid, gid, groups: groups.to_vec(), umask: 0 }
+    }
+
+    fn node(kind: FileKind, perm: u16, rdev: u32) -> NewNode<'static> {
+        NewNode { kind, perm, rdev, target: b"target" }
+    }
+
+    #[test]
+    fn a_new_inode_has_the_group_and_bits_that_its_directory_gives() {
+        let scene = Scene::new();
+        let media = &scene.fs.media;
+        let above = |perm: u16| {
+            let set = |block: &mut InodeBlock| {
+                block.mode.set(libc::S_IFDIR as u16 | perm);
+                block.gid.set(50);
+            };
+            media.change_inode(ROOT, set).unwrap();
+            media.inode(ROOT).unwrap()
+        };
+        use FileKind::{Directory, Regular, Socket, Symlink};
+        for (dir, groups, kind, perm, gid, gets) in [
+            (0o755, &[][..], Regular, 0o2771, 8, 0o2771),
+            (0o755, &[], Directory, 0o755, 8, 0o755),
+            (0o755, &[], Directory, 0o2775, 8, 0o2775),
+            (0o2755, &[], Regular, 0o644, 50, 0o644),
+            (0o2755, &[], Regular, 0o6771, 50, 0o4771),
+            (0o2755, &[], Socket, 0o2771, 50, 0o771),
+            (0o2755, &[], Regular, 0o2761, 50, 0o2761),
+            (0o2755, &[], Regular, 0o771, 50, 0o771),
+            (0o2755, &[50], Regular, 0o2771, 50, 0o2771),
+            (0o2755, &[], Directory, 0o755, 50, 0o2755),
+            (0o2755, &[], Directory, 0o2775, 50, 0o2775),
+            (0o2755, &[], Symlink, 0o777, 50, 0o777),
+        ] {
+            let (plan, need) = media.plan(&cred(7, 8, groups), &node(kind, perm, 0), &above(dir)).unwrap();
+            assert_eq!((plan.gid, plan.perm), (gid, gets), "{kind:?} of mode {perm:o} in {dir:o}");
+            let pages = u64::from(matches!(kind, Directory | Symlink));
+            assert_eq!(need, Need { pages, nodes: 1, dirty: 0 });
+        }
+        let (plan, _) = media.plan(&Cred::root(), &node(Regular, 0o2771, 0), &above(0o2755)).unwrap();
+        assert_eq!(plan.perm, 0o2771, "root is in every group");
+    }
+
+    #[test]
+    fn a_new_inode_has_the_form_of_the_images_features() {
+        let mut scene = Scene::new();
+        let now = Time::from_parts(1_000_000_007, 123);
+        let extra = feature::EXTRA_ATTR;
+        // Bytes of extra attributes, slots for inline ones, and whether it says when it was made.
+        for (features, bytes, slots, has_crtime) in [
+            (0, 0, 0, false),
+            (feature::FLEXIBLE_INLINE_XATTR | feature::INODE_CRTIME, 0, 0, false),
+            (extra, 36, 0, false),
+            (extra | feature::FLEXIBLE_INLINE_XATTR, 36, 50, false),
+            (extra | feature::INODE_CRTIME, 36, 0, true),
+        ] {
+            scene.fs.media.features = features;
+            let media = &scene.fs.media;
+            let (cred, above) = (cred(7, 8, &[]), media.inode(ROOT).unwrap());
+            for (kind, rdev, at) in [
+                (FileKind::CharDevice, 0x0703, Some((0, 0x0703))),
+                (FileKind::BlockDevice, 0xffff, Some((0, 0xffff))),
+                (FileKind::BlockDevice, 0x1_0000, Some((1, 0x1_0000))),
+                (FileKind::Regular, 5, None),
+            ] {
+                let node = node(kind, 0o640, rdev);
+                let (plan, need) = media.plan(&cred, &node, &above).unwrap();
+                let birth = Birth { above: ROOT, name: b"name", now, generation: 99 };
+                let nid = media.set_aside(need).unwrap().make(&cred, &node, &plan, &birth).unwrap();
+                let inode = media.inode(nid).unwrap();
+                let (attr, block) = (inode.attr(), inode.block());
+                let flags = inline_flag::XATTR | if bytes > 0 { inline_flag::EXTRA_ATTR } else { 0 };
+                assert_eq!((block.inline, block.links.get(), block.blocks.get()), (flags, 1, 1));
+                assert_eq!((attr.uid, attr.gid, attr.perm, attr.generation), (7, 8, 0o640, 99));
+                assert_eq!([attr.atime, attr.mtime, attr.ctime, attr.crtime], [now; 4]);
+                assert_eq!(
+                    (block.parent.get(), block.name_bytes.get(), &block.name[..5]),
+                    (3, 4, &b"name\0"[..])
+                );
+                assert_eq!(inode.node().footer.flag.get(), node_flag::COLD);
+                let mut wanted = [0_u32; 923];
+                if bytes > 0 {
+                    wanted[0] = bytes | slots << 16;
+                }
+                if has_crtime {
+                    (wanted[3], wanted[5]) = (1_000_000_007, 123);
+                }
+                if let Some((slot, number)) = at {
+                    wanted[bytes as usize / 4 + slot] = number;
+                    assert_eq!(attr.rdev, number);
+                }
+                assert!(
+                    block.addr.iter().map(|slot| slot.get()).eq(wanted),
+                    "{kind:?} {rdev:#x}, {features:#x}"
+                );
+            }
+        }
+        let flag_of = |nid: Nid| -> u32 {
+            let found = scene.fs.media.nodes.inode(&scene.fs.media.device, &scene.fs.media.geometry, nid);
+            let node: Arc<NodeBlock> = found.unwrap().unwrap();
+            node.footer.flag.get()
+        };
+        assert_eq!(flag_of(ROOT) & node_flag::COLD, 0, "a directory's node");
+    }
+}

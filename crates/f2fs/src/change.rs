@@ -246,4 +246,74 @@ mod tests {
         assert_eq!([pages_of(0, 1), pages_of(4095, 4097), pages_of(4096, 8192)], [0..1, 0..2, 1..2]);
         assert!(pages_of(4096, 4096).is_empty());
     }
+
+    #[test]
+    fn a_change_takes_what_was_set_aside_and_no_more() {
+        use crate::data::write::tests::Scene;
+        let scene = Scene::new();
+        let media = &scene.fs.media;
+        let space = media.space().unwrap();
+        let before = space.counts();
+        let free = space.blocks_user - before.blocks;
+        let has_exactly = |blocks: u64| space.has(blocks) && !space.has(blocks + 1);
+        let change = media.set_aside(Need { pages: 2, nodes: 2, dirty: 9 }).unwrap();
+        assert!(has_exactly(free - 4));
+        assert_eq!((change.take_block(), change.take_block()), (Ok(()), Ok(())));
+        let (one, two) = (change.take_node(None).unwrap(), change.take_node(Some(Nid(3))).unwrap());
+        let ino = |nid| media.nodes.nat.find(&media.device, nid).unwrap().ino.get();
+        assert_eq!((ino(one), ino(two)), (one.0, 3));
+        assert!(matches!(change.take_block(), Err(Error::Corrupt(_))), "all is taken");
+        assert!(matches!(change.take_node(None), Err(Error::Corrupt(_))));
+        change.give_blocks(2);
+        assert_eq!((change.take_block(), change.take_block()), (Ok(()), Ok(())), "what it frees it may take");
+        assert!(change.take_block().is_err());
+        change.give_blocks(1);
+        drop(change);
+        let after = space.counts();
+        assert_eq!(
+            (after.blocks, after.nodes, after.inodes),
+            (before.blocks + 3, before.nodes + 2, before.inodes + 1)
+        );
+        assert!(has_exactly(free - 3), "what was not taken is given back");
+        let change = media.set_aside(Need { pages: 1, ..Need::NONE }).unwrap();
+        assert!(matches!(change.take_node(None), Err(Error::Corrupt(_))), "it has no number");
+        change.give_blocks(1);
+        change.give_node(true);
+        change.give_node(false);
+        drop(change);
+        let after = space.counts();
+        assert_eq!(
+            (after.blocks, after.nodes, after.inodes),
+            (before.blocks + 1, before.nodes + 1, before.inodes + 1)
+        );
+        assert!(has_exactly(free - 1));
+        let too_much = media.set_aside(Need { pages: free, ..Need::NONE }).err();
+        assert_eq!((too_much, has_exactly(free - 1)), (Some(Error::NoSpace), true));
+    }
+
+    #[test]
+    fn a_change_alone_takes_what_is_free() {
+        use crate::data::write::tests::Scene;
+        let scene = Scene::new();
+        let media = &scene.fs.media;
+        let space = media.space().unwrap();
+        let (before, free) = (space.counts(), space.blocks_user - space.counts().blocks);
+        let change = media.alone().unwrap();
+        assert_eq!((change.take_block(), change.take_block()), (Ok(()), Ok(())));
+        let nids = [change.take_node(None).unwrap(), change.take_node(None).unwrap()];
+        assert!(nids[0] != nids[1] && change.numbers.borrow().is_empty());
+        change.give_blocks(2);
+        drop(change);
+        assert_eq!(space.counts().blocks, before.blocks + 2);
+        assert!(space.has(free - 2) && !space.has(free - 1));
+        // Blocks taken count for a recovery also if they were freed again.
+        assert!(space.can_roll_forward());
+        let change = media.set_aside(Need { pages: 1, ..Need::NONE }).unwrap();
+        for _ in 0..free {
+            change.take_block().unwrap();
+            change.give_blocks(1);
+        }
+        drop(change);
+        assert!(!space.can_roll_forward() && space.has(free - 2));
+    }
 }

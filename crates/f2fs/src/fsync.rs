@@ -109,3 +109,62 @@ impl F2fs {
         media.device.flush()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::write::tests::{OWN, Scene};
+    use heddle_vfs::FileSystem;
+    use std::time::Instant;
+
+    #[test]
+    fn nodes_are_enough_until_the_last_checkpoint_is_a_minute_old() {
+        let scene = Scene::new();
+        let file = scene.whole("file", 1);
+        scene.fs.sync().unwrap();
+        for (age, is_enough) in [(0, true), (50, true), (61, false), (3600, false), (10, true)] {
+            scene.fs.write(&file, 0, &[age as u8; 4096]).unwrap();
+            let since = Instant::now().checked_sub(Duration::from_secs(age));
+            let Some(since) = since else { continue };
+            scene.fs.checkpoint_state().since = since;
+            assert_eq!(scene.fs.fsync_nodes(&file), Ok(is_enough), "{age} seconds");
+        }
+        scene.fs.make_durable(&file).unwrap();
+    }
+
+    #[test]
+    fn an_fsync_writes_the_inode_last_and_counts_its_nodes() {
+        let scene = Scene::new();
+        let file = scene.file("file", &[0..1, OWN..OWN + 1]);
+        scene.fs.sync().unwrap();
+        let (media, nid) = (&scene.fs.media, nid_of(file.ino).unwrap());
+        let ahead = || media.space().unwrap().since.nodes_ahead();
+        let footer = |nid| {
+            let addr = media.nodes.nat.find(&media.device, nid).unwrap().addr.get();
+            let node =
+                media.nodes.on_device(&media.device, &media.geometry, nid, crate::ids::BlockAddr(addr));
+            let footer = node.unwrap().footer.clone();
+            (addr, footer.flag.get(), footer.next.get())
+        };
+        scene.fs.write(&file, 0, &[1; 4096]).unwrap();
+        assert_eq!((scene.fs.fsync_nodes(&file), ahead()), (Ok(true), 1));
+        scene.fs.write(&file, OWN * 4096, &[1; 4096]).unwrap();
+        assert_eq!((scene.fs.fsync_nodes(&file), ahead()), (Ok(true), 1 + 2));
+        let direct = Nid(scene.inode(&file).block().nid[0].get());
+        let (before, last) = (footer(direct), footer(nid));
+        assert_eq!((before.1, before.2), (1 << node_flag::BITS | node_flag::COLD, last.0));
+        assert_eq!((last.1, last.2), (node_flag::COLD | node_flag::FSYNC, last.0 + 1));
+        // One that changed nothing writes nothing.
+        assert_eq!((scene.fs.fsync_nodes(&file), ahead()), (Ok(true), 3));
+        let new = scene.whole("new", 1);
+        assert_eq!((scene.fs.fsync_nodes(&new), ahead()), (Ok(true), 4));
+        let made = footer(nid_of(new.ino).unwrap());
+        assert_eq!(made.1, node_flag::COLD | node_flag::FSYNC | node_flag::DENTRY);
+        // A checkpoint's nodes have no mark, whatever they had.
+        scene.fs.write(&file, 0, &[2; 4096]).unwrap();
+        scene.fs.write(&new, 0, &[2; 4096]).unwrap();
+        scene.fs.sync().unwrap();
+        let flags = [nid, nid_of(new.ino).unwrap()].map(|nid| footer(nid).1);
+        assert_eq!((flags, ahead()), ([node_flag::COLD; 2], 0));
+    }
+}

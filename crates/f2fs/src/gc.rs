@@ -97,3 +97,77 @@ enum Live {
     Node(Nid),
     Page { addr: BlockAddr, holder: Nid, at: usize, owner: Nid, entry: SummaryEntry, block: Box<Block> },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::write::tests::Scene;
+    use crate::format::BLOCK_BYTES;
+    use crate::inode::nid_of;
+    use heddle_vfs::short::Short;
+    use heddle_vfs::{FileSystem, Ino};
+
+    #[test]
+    fn pages_of_a_cleaned_segment_are_elsewhere_and_the_same() {
+        let scene = Scene::new();
+        // More than a segment, under the inode and under nodes.
+        let file = scene.whole("file", 1600);
+        scene.fs.sync().unwrap();
+        let (media, segments) = (&scene.fs.media, &scene.fs.media.space().unwrap().segments);
+        let before = media.space().unwrap().counts();
+        for page in [5, 1100] {
+            let segno = segments.place_of(scene.addr(&file, page)).0;
+            let live = segments.contents(&media.device, segno).unwrap().1.len();
+            assert!(live > 400, "{live} blocks of {segno:?}");
+            media.clean(segno).unwrap();
+            assert!(segments.contents(&media.device, segno).unwrap().1.is_empty());
+            assert!(segments.place_of(scene.addr(&file, page)).0 != segno);
+        }
+        assert_eq!((segments.left_out(), media.space().unwrap().counts()), (vec![], before));
+        scene.fs.sync().unwrap();
+        assert!(scene.fs.read_vec(&file, 0, 1600 * BLOCK_BYTES) == vec![7; 1600 * BLOCK_BYTES]);
+    }
+
+    #[test]
+    fn nodes_of_a_cleaned_segment_are_written_again_whatever_its_summary_says() {
+        let scene = Scene::new();
+        let inos: Vec<Ino> = (0..700)
+            .map(|n| {
+                let file = scene.fs.new_file(Ino::ROOT, &n.to_string());
+                let ino = file.ino;
+                scene.fs.release(file);
+                ino
+            })
+            .collect();
+        scene.fs.sync().unwrap();
+        let (media, segments) = (&scene.fs.media, &scene.fs.media.space().unwrap().segments);
+        let home = |ino: Ino| {
+            let nid = nid_of(ino).unwrap();
+            segments.place_of(BlockAddr(media.nodes.nat.find(&media.device, nid).unwrap().addr.get())).0
+        };
+        let full = |but: Option<Segno>| {
+            let open: Vec<Segno> = segments.positions().0.iter().map(|at| at.segment).collect();
+            inos.iter().map(|ino| home(*ino)).find(|segno| !open.contains(segno) && Some(*segno) != but)
+        };
+        for is_damaged in [false, true] {
+            let segno = full(None).unwrap();
+            if is_damaged {
+                let summary = BlockAddr(media.geometry.ssa.0 + segno.0);
+                media.device.write(summary, &[0; BLOCK_BYTES]).unwrap();
+            }
+            let live = segments.contents(&media.device, segno).unwrap().1.len();
+            media.clean(segno).unwrap();
+            assert_eq!((media.nodes.changed(), segments.left_out()), (live, vec![]));
+            scene.fs.sync().unwrap();
+            assert!(live > 100 && inos.iter().all(|ino| home(*ino) != segno));
+        }
+        // A block of nobody's cannot be moved.
+        let segno = full(None).unwrap();
+        let lost = inos.iter().find(|ino| home(**ino) == segno).unwrap();
+        let lost = nid_of(*lost).unwrap();
+        media.nodes.nat.moved(&media.device, lost, BlockAddr(media.geometry.main.0)).unwrap();
+        media.clean(segno).unwrap();
+        let left: Vec<Segno> = segments.left_out().into_iter().map(|(segno, _)| segno).collect();
+        assert_eq!((left, media.nodes.changed()), (vec![segno], 0));
+    }
+}

@@ -292,4 +292,69 @@ mod tests {
         assert_eq!(need_of_bytes(most, inline), Ok(true));
         assert_eq!(need_of_bytes(most + 1, inline), Err(Error::NoSpace));
     }
+
+    #[test]
+    fn each_prefix_stands_for_a_name_of_users() {
+        let mut bytes = header();
+        for (prefix, name) in [(1, b"ab"), (4, b"cd"), (6, b"ef")] {
+            bytes.extend([prefix, 2, 2, 0, name[0], name[1], 8, 9]);
+        }
+        let mut list = ACL_VERSION.to_le_bytes().to_vec();
+        for tag in [1_u16, 4, 32] {
+            list.extend([tag.to_le_bytes(), 4_u16.to_le_bytes()].concat());
+        }
+        for prefix in [2, 3] {
+            bytes.extend([prefix, 0, list.len() as u8, 0]);
+            bytes.extend(&list);
+        }
+        let (found, others) = parse(&bytes).unwrap();
+        let names: Vec<&[u8]> = found.iter().map(|(name, _)| name).collect();
+        let all =
+            ["security.ef", "system.posix_acl_access", "system.posix_acl_default", "trusted.cd", "user.ab"];
+        assert_eq!((names, others.len()), (all.map(str::as_bytes).to_vec(), 0));
+        assert_eq!(parse(&encode(&found, &others)).unwrap().0, found);
+        // An entry ends with the buffer, or it does not fit.
+        let mut short = header();
+        short.extend([1, 1, 2, 0, b'a', 10, 20, 0]);
+        assert_eq!(parse(&short).unwrap().0.iter().count(), 1);
+        short.pop();
+        assert!(parse(&short).is_err());
+    }
+
+    /// A header of 24 bytes, an entry's of 4, and a byte of the name: 171 bytes of a value fill 200.
+    #[test]
+    fn attributes_take_a_node_when_the_inode_has_no_room() {
+        use crate::data::write::tests::Scene;
+        use heddle_vfs::FileSystem;
+        let of = |len: usize| {
+            let mut xattrs = Xattrs::default();
+            xattrs.put(XattrName::new(b"user.a").unwrap(), vec![7; len]).unwrap();
+            xattrs
+        };
+        assert_eq!([171, 172].map(|len| need_of_new(&of(len))), [Ok(Need::NONE), Ok(Need::NODE)]);
+        assert_eq!(need_of_new(&Xattrs::default()), Ok(Need::NONE));
+        let scene = Scene::new();
+        let file = scene.whole("file", 2);
+        let need = |len: usize| scene.fs.media.need_of_xattrs(&scene.inode(&file), &of(len));
+        let set = |len: usize| {
+            let change = scene.fs.media.set_aside(need(len).unwrap()).unwrap();
+            change.set_xattrs(&scene.inode(&file), &of(len)).unwrap();
+        };
+        let counts = || scene.fs.media.space().unwrap().counts();
+        let (blocks, nodes) = (counts().blocks, counts().nodes);
+        assert_eq!((need(171), need(172)), (Ok(Need::NONE), Ok(Need::NODE)));
+        for (len, more) in [(171, 0), (172, 1), (3000, 1), (172, 1), (171, 0), (5, 0)] {
+            set(len);
+            assert_eq!(
+                (scene.blocks(&file), counts().blocks, counts().nodes),
+                (2 + more, blocks + more, nodes + more)
+            );
+            assert_eq!(scene.inode(&file).block().xattr_nid.get() != 0, more == 1);
+            assert_eq!(scene.fs.media.xattrs(&scene.inode(&file)).unwrap(), of(len), "{len} bytes");
+            let other = if more == 1 { Need::NONE } else { Need::NODE };
+            assert_eq!((need(171), need(172)), (Ok(Need::NONE), Ok(other)));
+        }
+        scene.fs.sync().unwrap();
+        assert_eq!(scene.fs.media.xattrs(&scene.inode(&file)).unwrap(), of(5));
+    }
 }

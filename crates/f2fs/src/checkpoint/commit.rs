@@ -176,3 +176,35 @@ fn log_of(node: &NodeBlock) -> Log {
         false => Log::WarmNode,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn nodes_go_to_the_log_of_their_kind_and_file() {
+        let log = |place: u32, flags: u32| {
+            let mut node = NodeBlock::new_zeroed();
+            node.footer.flag.set(place << node_flag::BITS | flags);
+            log_of(&node)
+        };
+        // Inode, direct nodes, attributes.
+        for place in [0, 1, 2, 4, node_flag::XATTR_PLACE] {
+            assert_eq!(
+                (log(place, 0), log(place, node_flag::FSYNC)),
+                (Log::HotNode, Log::HotNode),
+                "{place}"
+            );
+            assert_eq!(log(place, node_flag::COLD), Log::WarmNode, "{place}");
+            assert_eq!(log(place, node_flag::COLD | node_flag::DENTRY), Log::WarmNode, "{place}");
+        }
+        for place in [3, 4 + 1018, 5 + 2036, 6 + 2036] {
+            assert_eq!(
+                (log(place, 0), log(place, node_flag::COLD)),
+                (Log::ColdNode, Log::ColdNode),
+                "{place}"
+            );
+        }
+    }
+}

@@ -558,3 +558,12 @@ fn compacted_summaries_are_those_of_three_logs_in_a_row() {
     let read = Checkpoint::read(&device, &geometry).unwrap();
     assert!(read.logs(&device, &geometry).err().unwrap().contains("block 3 of a pack of 3 is asked for"));
 }
+
+#[test]
+fn nodes_carry_version_and_checksum_in_one_word() {
+    let mut checkpoint = Checkpoint::before_the_first(&geometry(0), head());
+    (checkpoint.crc, checkpoint.head.version) = (0xabcd_0001, 0x3_0000_0009.into());
+    assert_eq!(checkpoint.node_version(), 0x3_0000_0009);
+    checkpoint.head.flags.set(checkpoint_flag::CRC_RECOVERY);
+    assert_eq!(checkpoint.node_version(), 0xabcd_0003_0000_0009);
+}

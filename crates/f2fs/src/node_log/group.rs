@@ -216,3 +216,60 @@ impl Drop for Group<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_log::head::{CheckpointId, Heads};
+    use heddle_pmem::Region;
+
+    fn log_in(region: Region) -> NodeLog {
+        let base = CheckpointId { version: 5, crc: 50 };
+        let mut heads = Heads::new(&region, [7; 16], base, 3);
+        heads.write_pending(&region);
+        NodeLog::new(region, heads)
+    }
+
+    fn gone(nid: u32) -> Member<'static> {
+        Member::deleted(Nid(4), Deleted { nid: Nid(nid), version: 1 })
+    }
+
+    #[test]
+    fn groups_at_a_time_are_in_lanes_and_chunks_of_their_own() {
+        let log = log_in(Region::anonymous(crate::node_log::LOG_BYTES_MIN).unwrap());
+        let is_free = || [0, 1].map(|lane: usize| log.lanes[lane].try_lock().is_ok());
+        for (thread, first) in [(6, 0), (7, 1)] {
+            FIRST.with(|own| own.set(Some(thread)));
+            let mut one = log.begin(1, false).unwrap();
+            assert_eq!(is_free(), [first != 0, first != 1], "thread {thread}");
+            let mut two = log.begin(1, false).unwrap();
+            assert_eq!(is_free(), [false; 2]);
+            assert!(one.put(&gone(10)) && two.put(&gone(11)));
+            two.finish().unwrap();
+            one.finish().unwrap();
+            assert_eq!(is_free(), [true; 2]);
+        }
+        assert_eq!(log.next_chunk.load(Relaxed), 2);
+        let nids: Vec<u32> = [128, 129, 1152, 1153].map(|line| log.record(line).unwrap().0.nid.get()).into();
+        assert_eq!(nids, [10, 11, 11, 10]);
+    }
+
+    #[test]
+    fn a_group_that_is_given_up_leaves_no_store_pending() {
+        let len_bytes = crate::node_log::LOG_BYTES_MIN;
+        let (region, nvm) = Region::simulated(len_bytes);
+        let log = log_in(region);
+        log.begin(0, false).unwrap().finish().unwrap();
+        let fences = nvm.fences();
+        drop(log.begin(1, false).unwrap());
+        assert_eq!(nvm.fences(), fences, "it has stored nothing");
+        let mut group = log.begin(2, false).unwrap();
+        assert!(group.put(&gone(10)));
+        drop(group);
+        assert_eq!(nvm.fences(), fences + 1);
+        let mut group = log.begin(1, false).unwrap();
+        assert!(group.put(&gone(10)));
+        group.finish().unwrap();
+        assert_eq!(nvm.fences(), fences + 2, "one covers all of it");
+    }
+}

@@ -417,3 +417,41 @@ fn freed_numbers_are_noted_if_they_were_ever_durable() {
     assert_eq!(logged(&log, &node(40, 40, 1), None), FIRST_LINE, "chunks are taken from the first on");
     assert_eq!(log.record(FIRST_LINE).unwrap().0.generation.get(), GENERATION + 1);
 }
+
+#[test]
+fn a_region_that_is_too_small_says_the_way_out() {
+    let open = |len_bytes: u64, state| {
+        let region = Region::anonymous(len_bytes).unwrap();
+        match NodeLog::open((region, state), (UUID, BASE), None, false) {
+            Ok((log, found)) => Ok((log.chunks, found.is_empty())),
+            Err(Refused::Log(why)) => Err(why),
+            Err(Refused::Image(why)) => panic!("{why}"),
+        }
+    };
+    for state in [LogState::Free, LogState::GivenUp] {
+        assert_eq!(open(532_480, state), Ok((8, true)));
+        assert!(open(532_480 - 4096, state).unwrap_err().contains("make it larger"));
+    }
+    assert!(open(532_480 - 4096, LogState::HoldsLog).unwrap_err().contains("cut short"));
+    assert!(open(532_480, LogState::HoldsLog).unwrap_err().contains("both heads"));
+}
+
+#[test]
+fn a_log_on_a_failing_disk_acknowledges_nothing() {
+    let (region, disk) = Region::on_failing_disk(LOG_BYTES_MIN);
+    let mut heads = Heads::new(&region, UUID, BASE, GENERATION);
+    heads.write_pending(&region);
+    let log = NodeLog::new(region, heads);
+    logged(&log, &node(10, 10, 1), None);
+    disk.on_write_back(|_| heddle_pmem::WriteBackResult::Failed);
+    let now = node(11, 11, 1);
+    let mut group = log.begin(1, false).unwrap();
+    let content = Content::Node { now: &now, before: None };
+    assert!(group.put(&Member { nid: Nid(11), ino: Nid(11), version: 9, named: false, content }));
+    assert!(matches!(group.finish(), Err(Error::Io(why)) if why.contains("the node log")));
+    assert!(log.find(Nid(11)).is_none());
+    let next = CheckpointId { version: 6, crc: 60 };
+    for done in [log.write_heads(), log.will_fold(next), log.folded(next)] {
+        assert!(matches!(done, Err(Error::Io(_))), "{done:?}");
+    }
+}
