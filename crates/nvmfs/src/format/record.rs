@@ -389,3 +389,6 @@ fn later_word(seed: u32, slot: u32, i: u32, line: &Line) -> u64 {
         crc(seed, &[u64::from(slot), head, line[0], line[1], line[2], line[3], line[4], line[5], line[6]]);
     word(head | later::CRC.put(u64::from(sum)))
 }
+
+#[cfg(test)]
+mod tests;

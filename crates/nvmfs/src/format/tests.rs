@@ -262,6 +262,54 @@ fn a_blob_reads_back_and_any_flipped_bit_is_noticed() {
     assert_eq!(blob::map_of_words(&blob::words_of_map(&twice)), None, "out of order");
 }
 
+#[test]
+fn runs_of_a_map_do_not_overlap_and_end_with_the_file() {
+    const END: u64 = 1 << 36;
+    let read = |runs: &[(u64, u64)]| {
+        let runs: Vec<blob::MapRun> = runs
+            .iter()
+            .map(|(page, count)| {
+                let blocks = Extent { block: BlockNo(9), count: *count };
+                blob::MapRun { page: PageNo(*page), blocks, unwritten: false }
+            })
+            .collect();
+        let is = blob::map_of_words(&blob::words_of_map(&runs));
+        assert!(is.is_none() || is == Some(runs));
+        is.is_some()
+    };
+    assert!(read(&[]) && read(&[(0, 5), (5, 1), (6, 9)]) && read(&[(2, 3), (5, 1)]));
+    assert!(!read(&[(0, 5), (3, 1)]) && !read(&[(0, 5), (4, 1)]) && !read(&[(2, 3), (4, 3)]));
+    assert!(!read(&[(4, 0)]) && !read(&[(0, 5), (5, 0)]));
+    assert!(read(&[(END - 1, 1)]) && read(&[(END - 7, 7)]));
+    assert!(!read(&[(END - 1, 2)]) && !read(&[(END - 7, 8)]) && !read(&[(END - 1, 1 << 20)]));
+    assert_eq!(blob::map_of_words(&[1, 2, 3]), None, "half of a run");
+}
+
+#[test]
+fn headers_of_the_last_mount_and_era_are_read() {
+    let header = PageHeader { owner: HOME, epoch: 4, lane: 6, serial: 1, chain: 2, era: 9 };
+    let is_read = |header: PageHeader| PageHeader::decode(SEED, &header.encode(SEED)) == Some(header);
+    let epoch = |epoch| is_read(PageHeader { epoch, ..header });
+    let era = |era| is_read(PageHeader { era, ..header });
+    assert!(epoch(0) && epoch((1 << 22) - 1) && !epoch(1 << 22) && !epoch((1 << 22) + 1));
+    assert!(era(0) && era(1 << 56) && !era((1 << 56) + 1) && !era(1 << 57));
+}
+
+/// docs/format-nvm.md has these numbers: images depend on them.
+#[test]
+fn limits_are_those_of_the_format() {
+    assert_eq!(extent_list::EXTENT_BLOCKS_MAX, 4_194_303, "a count of 22 bits");
+    assert_eq!(super::record::WRITE_PAGES_MAX, 1_048_575, "a count of 20 bits");
+    // A mebibyte of names and values, four bytes before each name of at least one, in blocks of 510 words.
+    assert_eq!(blob::XATTR_BLOCKS_MAX, 1286);
+    assert_eq!(layout::REGION_BYTES_MIN, 4_194_304);
+    assert_eq!((page::SLOTS, inode::INODE_BYTES), (63, 128));
+    let largest = [Extent { block: BlockNo((1 << 40) - 1), count: 4_194_303 }];
+    let words = extent_list::encode(SEED, HOME, BlockNo(3), &largest, None);
+    let read = extent_list::decode(SEED, HOME, BlockNo(3), |i| words.get(i).copied().unwrap_or(0));
+    assert_eq!(read, Some((largest.to_vec(), None)));
+}
+
 /// Fields are the whole list: what an encoder sets, some field covers.
 #[test]
 fn no_bit_is_written_outside_a_field() {

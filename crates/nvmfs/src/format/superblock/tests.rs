@@ -157,3 +157,16 @@ fn what_is_left_of_a_first_copy_leads_to_the_second() {
     assert_eq!(copies(media, &[(0, rest)]).second_block, media - 1);
     assert_eq!(copies(media, &[(0, damaged)]).blocks(), Some(BLOCKS), "as far as that is known");
 }
+
+/// A block of a file may look like a superblock of an image that ends with it.
+#[test]
+fn inode_pointers_lead_to_the_four_sizes_that_have_them_alone() {
+    for blocks in [BLOCKS, BLOCKS + 1, BLOCKS + 2, BLOCKS + 3] {
+        let second = image(blocks, 1, 8).sealed();
+        let no_size = Superblock { blocks_total: U64::new(3), ..image(blocks, 1, 7).sealed() };
+        let inside = |block: u64| (block, image(block + 1, 1, 9).sealed());
+        let at = [(0, no_size), (blocks - 1, second), inside(1027), inside(1028), inside(2000), inside(4094)];
+        let found = copies(4 * BLOCKS, &at);
+        assert_eq!((sequence(&found), found.second_block), (Some(8), blocks - 1), "{blocks}");
+    }
+}
