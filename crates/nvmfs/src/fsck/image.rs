@@ -241,3 +241,6 @@ impl Image {
         Some(Superblock { repair: U64::new(repair), ..next }.sealed())
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -343,3 +343,6 @@ fn by_tail(pass: &mut Pass<'_>, walk: &Walk, pages: Vec<PageAt>, log: &mut Log) 
         page::judge(pass, page, end, log);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

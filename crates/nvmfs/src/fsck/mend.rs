@@ -8,7 +8,7 @@ use super::pass::Pass;
 use crate::format::inode::{FoundInode, InodeBase};
 use crate::format::page::PageHeader;
 use crate::format::pointer::Target;
-use crate::format::record::{FoundRecord, is_later_line, parse};
+use crate::format::record::{FoundRecord, RECORD_SLOTS_MAX, is_later_line, parse};
 use crate::format::word::Line;
 use crate::ids::InodeId;
 use heddle_vfs::Ino;
@@ -76,7 +76,7 @@ pub fn record(
     if let Some(line) = in_first {
         return Some((slot, line));
     }
-    let later = (slot + 1..(slot + 7).min(lines.len() as u32)).filter(|s| at(*s)[7] != 0);
+    let later = (1..RECORD_SLOTS_MAX as u32).map(|n| slot + n).filter(|s| at(*s)[7] != 0);
     later.filter(|s| !is_later_line(seed, *s, &at(*s))).find_map(|target| {
         let line = at(target);
         (0..512).map(|bit| turned(&line, bit)).find(|tried| whole(target, *tried)).map(|line| (target, line))

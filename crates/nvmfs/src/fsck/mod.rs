@@ -35,6 +35,8 @@ mod relog;
 mod repair;
 mod slots;
 mod survey;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
 mod tree;
 pub mod undo;
 
