@@ -193,3 +193,6 @@ fn list(
     }
     Some(extents)
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -331,3 +331,6 @@ fn hold(below: &BTreeMap<Ino, Vec<InodeId>>, top: InodeId, held: &mut BTreeSet<I
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -123,3 +123,45 @@ fn neighbouring_pages_of_one_file_are_one_claim() {
     pass.claim(BlockNo(AT + 15), 1, data(7, 0));
     assert_eq!((pass.claims.all.len(), pass.claims.of_orphans.len()), (6, 1));
 }
+
+/// Who gives way, and the chunks whose pointers are cut, where the pointers to these chunks may be forged. `cut`: those that are cut
+/// already.
+fn judged_with(unproven: &[u64], cut: &[u64], claims: &[Claim]) -> (Vec<Share>, Vec<u64>) {
+    crate::fsck::tests::on_empty(|_, pass| {
+        pass.slots.unproven.extend(unproven);
+        let pointer = |n: u64| pass.image.layout.chunk_pointer(n);
+        let lies: Vec<_> = cut.iter().map(|n| (pointer(*n), vec![0])).collect();
+        pass.fixes.lies.extend(lies);
+        pass.claims.all.extend(claims);
+        judge(pass);
+        let number = |at: heddle_pmem::Pos| (at.0 - pass.image.layout.chunk_pointer(0).0) / 8;
+        let lies = pass.fixes.lies.iter().map(|(at, _)| number(*at)).collect();
+        (std::mem::take(&mut pass.fixes.shares), lies)
+    })
+}
+
+#[test]
+fn a_chunk_that_nothing_proves_gives_way_to_data() {
+    let chunk = |n: u64| claim(0, 1, Use::Chunk(n));
+    let file = |ino: u64| claim(0, 1, data(ino, 3));
+    let hole = |ino: u64| share(ino, 3, 1, false);
+    assert_eq!(judged_with(&[], &[], &[chunk(5), file(6)]), (vec![hole(6)], vec![]));
+    assert_eq!(judged_with(&[4, 6], &[], &[chunk(5), file(6)]), (vec![hole(6)], vec![]));
+    assert_eq!(judged_with(&[5], &[], &[chunk(5), file(6)]), (vec![], vec![5]));
+    assert_eq!(judged_with(&[5], &[], &[chunk(5), claim(0, 1, Use::Log(id(9)))]), (vec![], vec![5]));
+    // The first one holds the root.
+    assert_eq!(judged_with(&[0], &[], &[chunk(0), file(6)]), (vec![hole(6)], vec![]));
+    // Once, whatever else claims the block.
+    assert_eq!(judged_with(&[5], &[], &[chunk(5), file(6), file(7)]), (vec![], vec![5]));
+    assert_eq!(judged_with(&[5], &[5], &[chunk(5), file(6)]), (vec![], vec![5]));
+    assert_eq!(judged_with(&[5], &[6], &[chunk(5), file(6)]), (vec![], vec![6, 5]));
+    assert_eq!(judged_with(&[], &[5], &[chunk(5), file(6)]), (vec![hole(6)], vec![5]));
+}
+
+#[test]
+fn several_files_give_way_to_one_log() {
+    let log = claim(0, 1, Use::Log(id(9)));
+    let claims = [log, claim(0, 1, data(6, 0)), claim(0, 1, data(7, 0))];
+    let holes = [share(6, 0, 1, false), share(7, 0, 1, false)];
+    assert_eq!(judged(&claims).1, holes);
+}

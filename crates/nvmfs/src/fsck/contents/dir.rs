@@ -156,3 +156,6 @@ impl Dir {
         names.chain(attributes).chain(attached).chain(self.foreign.iter().cloned()).collect()
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -347,3 +347,6 @@ impl File {
         records
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
