@@ -304,11 +304,8 @@ impl Session {
         }
         self.now.extend(self.stuck);
         let now: BTreeSet<Issue> = self.now.into_iter().collect();
-        let mut all: Vec<(Issue, bool)> = self
-            .seen
-            .union(&now)
-            .map(|issue| (issue.clone(), !now.contains(issue) && issue.severity() > Severity::Note))
-            .collect();
+        let mut all: Vec<(Issue, bool)> =
+            self.seen.union(&now).map(|issue| (issue.clone(), !now.contains(issue))).collect();
         all.sort_by(|a, b| b.0.severity().cmp(&a.0.severity()).then(a.0.cmp(&b.0)));
         all
     }

@@ -196,3 +196,6 @@ impl OldBlocks {
             && superblocks.iter().filter(counts).any(|block| block.is_there)
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -131,21 +131,4 @@ fn put(region: &Region, block: BlockNo, words: &[u64]) {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::*;
-    use crate::fsck::media::BLOCK_WORDS;
-    use crate::variant::Variant;
-    use crate::volume::format;
-
-    /// An image may have been made anew with another size over its second copy.
-    #[test]
-    fn a_superblock_counts_only_where_it_belongs() {
-        let region = Region::anonymous(8 << 20).unwrap();
-        format(&region, Variant::Heddle).unwrap();
-        let words: Vec<u64> =
-            (0..BLOCK_WORDS as u64).map(|n| region.load_u64(BlockNo(0).pos().plus(n * 8))).collect();
-        let last = region.len_bytes() / BLOCK_BYTES as u64 - 1;
-        let counts = [0, last, last - 1, 7].map(|block| superblock_in(block, &words).is_some());
-        assert_eq!(counts, [true, true, false, false]);
-    }
-}
+mod tests;
