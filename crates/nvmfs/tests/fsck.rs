@@ -15,6 +15,7 @@ mod fsck {
     pub mod garbage;
     pub mod lies;
     pub mod pairs;
+    pub mod rare;
     pub mod reports;
     pub mod sample;
     pub mod shifts;
@@ -170,7 +171,9 @@ fn numbers_of_issues_are_unique_and_each_tells_what_it_means() {
         assert_eq!(Code::parse(&entry.code.to_string()), Some(entry.code));
         assert_eq!(entry.code.entry().code, entry.code);
     }
-    assert_eq!(Code::parse("nv-42"), Some(Code(42)));
+    for text in ["nv-42", "NV-0042", "42", "0042", "042"] {
+        assert_eq!(Code::parse(text), Some(Code(42)), "{text}");
+    }
     assert_eq!(Code::parse("NV-9999"), None);
     assert_eq!(Code::parse("xy"), None);
 }

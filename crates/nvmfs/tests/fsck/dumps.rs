@@ -1,14 +1,16 @@
 //! What is shown of an image is what it holds.
 
 use super::craft::Craft;
+use super::crafted::rename_entry;
 use super::sample::Sample;
 use crate::common::each_variant;
 use heddle_nvmfs::Variant;
 use heddle_nvmfs::format::page::slot_pos;
+use heddle_nvmfs::format::record::Record;
 use heddle_nvmfs::fsck::dump::{DumpError, Value, What, dump};
 use heddle_nvmfs::ids::BlockNo;
 use heddle_pmem::Region;
-use heddle_vfs::Ino;
+use heddle_vfs::{FileKind, Ino};
 use std::collections::BTreeMap;
 
 fn shown(region: &Region, what: &What) -> Value {
@@ -234,5 +236,42 @@ fn every_kind_of_record_is_shown_with_what_it_says() {
             "{variant:?}: {hows:?}"
         );
         assert_eq!(number(&pieces, "pages"), 120);
+    });
+}
+
+#[test]
+fn a_record_about_another_directory_names_it() {
+    each_variant(|variant| {
+        let sample = Sample::new(variant);
+        let log = shown(&sample.region, &What::Log(Ino::ROOT));
+        let records = list(get(&log, "records"));
+        let of = |record: &Value| match record {
+            Value::Fields(fields) => fields.iter().find(|(name, _)| *name == "of_directory").cloned(),
+            other => panic!("{other:?}"),
+        };
+        let dir = ("of_directory", Value::Number(sample.ino("/dir").0));
+        let named: Vec<&Value> = records.iter().filter(|it| text(it, "kind") != "attributes").collect();
+        let other = named.iter().find(|it| text(it, "name") == "other").unwrap();
+        assert_eq!((text(other, "kind"), of(other)), ("removal", Some(dir)), "{variant:?}");
+        let victim = named.iter().find(|it| text(it, "name") == "victim").unwrap();
+        assert_eq!((text(victim, "kind"), of(victim)), ("entry", None), "{variant:?}");
+    });
+}
+
+#[test]
+fn a_directory_with_two_names_is_in_the_tree_once() {
+    each_variant(|variant| {
+        let sample = Sample::new(variant);
+        let craft = Craft::new(&sample);
+        let below = craft.id(sample.ino("/dir/below"));
+        rename_entry(&craft, &sample, "symlink", |record| {
+            if let Record::Name { kind, child, .. } = record {
+                (*kind, *child) = (FileKind::Directory, below);
+            }
+        });
+        let tree = shown(&sample.region, &What::Tree);
+        let paths: Vec<&str> = list(&tree).iter().map(|it| text(it, "path")).collect();
+        let crowds: Vec<_> = paths.iter().filter(|path| path.ends_with("/crowd")).collect();
+        assert_eq!(crowds, [&"/symlink/crowd"], "{variant:?}: met first from the root");
     });
 }

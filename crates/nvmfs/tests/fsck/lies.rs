@@ -377,6 +377,8 @@ fn a_file_whose_copies_find_no_room_is_left_as_it_is() {
         let left: Vec<Code> =
             verdict.issues.iter().filter(|(_, mended)| !mended).map(|(i, _)| i.code).collect();
         assert!(left.contains(&Code::NO_SPACE), "{variant:?}: {left:?}");
+        let no_space = verdict.issues.iter().find(|(issue, _)| issue.code == Code::NO_SPACE).unwrap();
+        assert!(no_space.0.what.starts_with("no blocks for copies of"), "{variant:?}: {}", no_space.0.what);
         assert!(!left.contains(&Code::UNSETTLED), "{variant:?}: {left:?}");
         for (block, words) in verdict.changes() {
             let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
