@@ -124,8 +124,8 @@ fn neighbouring_pages_of_one_file_are_one_claim() {
     assert_eq!((pass.claims.all.len(), pass.claims.of_orphans.len()), (6, 1));
 }
 
-/// Who gives way, and the chunks whose pointers are cut, where the pointers to these chunks may be forged. `cut`: those that are cut
-/// already.
+/// The files that give way, and the chunks whose pointers are cut, where nothing proves some chunks.
+/// `cut`: chunks whose pointers are cut already.
 fn judged_with(unproven: &[u64], cut: &[u64], claims: &[Claim]) -> (Vec<Share>, Vec<u64>) {
     crate::fsck::tests::on_empty(|_, pass| {
         pass.slots.unproven.extend(unproven);

@@ -32,7 +32,8 @@ fn of_several_sets_of_attributes_the_last_one_counts() {
     assert!(none.is_none());
 }
 
-/// Blobs of attributes in consecutive blocks from `first` on, each of so many words, and the last one leads to `last`.
+/// Blobs of attributes in consecutive blocks from `first` on, each of so many words. The last one leads to
+/// `last`.
 fn blobs(region: &Region, seed: u32, first: u64, sizes: &[usize], last: Option<u64>) {
     for (n, size) in sizes.iter().enumerate() {
         let at = first + n as u64;

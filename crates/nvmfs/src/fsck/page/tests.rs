@@ -156,8 +156,8 @@ fn header() -> PageHeader {
     PageHeader { owner: id(7), epoch: 1, lane: 1, serial: 3, chain: 0, era: 1 }
 }
 
-/// Reads a page with these records, each a transaction of its own, after a change of its lines: the issues, and slot and line of each
-/// store that mends something.
+/// Reads a page with these records, each a transaction of its own, after a change of its lines. The result is
+/// the issues, and slot and line of each store that mends something.
 fn read(
     records: &[Record],
     marked: bool,

@@ -43,7 +43,7 @@ fn a_block_is_a_chunk_by_one_slot_that_says_its_number() {
 }
 
 #[test]
-fn a_chunk_without_its_pointer_is_found_in_a_block_of_its_own() {
+fn a_chunk_without_its_pointer_is_found_by_its_slots() {
     on_empty(|region, pass| {
         let seed = pass.image.seed;
         put(region, AT, 7, &inode(seed, 3 * 32 + 7));
