@@ -33,3 +33,20 @@ pub(crate) fn image_id(file: impl AsFd) -> rustix::io::Result<[u64; 2]> {
         _ => [stat.st_dev, stat.st_ino],
     })
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::{client, image_id};
+    use std::fs::File;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_device_is_told_by_number_and_a_file_by_inode() {
+        let file = tempfile::tempfile().unwrap();
+        let meta = file.metadata().unwrap();
+        assert_eq!(image_id(&file), Ok([meta.dev(), meta.ino()]));
+        // Linux gives this device the numbers 1 and 3.
+        let null = File::open("/dev/null").unwrap();
+        assert_eq!(client::identity_of(&null).unwrap(), [u64::MAX, 0x103]);
+    }
+}

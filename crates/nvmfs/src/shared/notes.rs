@@ -18,6 +18,7 @@ use rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, renameat, statat,
     unlinkat,
 };
+use rustix::process::Uid;
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -155,7 +156,11 @@ impl Author {
 
 /// The note of this user's last daemon for an image, and whether that daemon lives.
 pub fn read(image: [u64; 2]) -> Result<Option<(Noted, Author)>, NoteError> {
-    match open_directory(&directory(), false) {
+    read_in(&directory(), image)
+}
+
+fn read_in(dir: &Path, image: [u64; 2]) -> Result<Option<(Noted, Author)>, NoteError> {
+    match open_directory(dir, false) {
         Ok(dir) => Ok(note_in(&dir, OsStr::new(&name_of(image)))
             .and_then(|(note, noted)| Some((noted?, Author::of(&note))))),
         Err(NoteError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -181,8 +186,12 @@ fn name_of([device, inode]: [u64; 2]) -> String {
 }
 
 fn directory() -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    let uid = rustix::process::geteuid();
+    directory_of(rustix::process::geteuid(), |name| std::env::var_os(name))
+}
+
+/// The directory of this user, who has set these variables.
+fn directory_of(uid: Uid, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    let set = |name| variable(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let usual = || match set("XDG_RUNTIME_DIR") {
         _ if uid.is_root() => "/run/heddle".into(),
         Some(dir) => dir.join("heddle"),
@@ -261,6 +270,7 @@ fn clear(dir: &OwnedFd) {
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn a_note_says_what_was_written() {
@@ -282,12 +292,18 @@ mod tests {
             assert!(said.contains(dir.to_str().unwrap()) && said.contains(word), "{said}");
         };
         let own = here.path().join("own");
+        assert!(
+            matches!(open_directory(&own, false), Err(NoteError::System { .. })),
+            "it was not to be made"
+        );
         open_directory(&own, true).unwrap();
         assert_eq!(own.metadata().unwrap().mode() & 0o7777, 0o700);
         symlink(&own, here.path().join("link")).unwrap();
         refused(&here.path().join("link"), "not followed");
         symlink(here.path().join("nowhere"), here.path().join("dangling")).unwrap();
         refused(&here.path().join("dangling"), "not followed");
+        File::create(here.path().join("file")).unwrap();
+        refused(&here.path().join("file"), "no directory");
         std::fs::set_permissions(&own, PermissionsExt::from_mode(0o770)).unwrap();
         refused(&own, "others may write");
         if rustix::process::geteuid().is_root() {
@@ -300,21 +316,100 @@ mod tests {
     #[test]
     fn each_image_has_a_note_and_those_without_an_image_go() {
         let here = tempfile::tempdir().unwrap();
-        let (notes, image) = (here.path().join("notes"), here.path().join("image"));
+        let notes = here.path().join("notes");
         let dir = open_directory(&notes, true).unwrap();
-        let id = image_id(File::create(&image).unwrap()).unwrap();
-        let ids = [id, [id[0], id[1] + 1], [id[0] + 1, id[1]]];
+        // Images are not opened for that: a device, as this socket, may have its own way of being opened.
+        let images = ["image", "earlier"].map(|name| here.path().join(name));
+        let _there = images.each_ref().map(|image| UnixListener::bind(image).unwrap());
+        let [id, earlier] = images.each_ref().map(|image| {
+            let meta = image.symlink_metadata().unwrap();
+            [meta.dev(), meta.ino()]
+        });
+        let ids = [id, [id[0], id[1] + 100], [id[0] + 1, id[1]]];
         let names = ids.map(name_of);
         let boot = crate::process::boot_id();
-        let said = Noted { boot, arena: [1, 2], pid_namespace: 3, path: image }.to_bytes();
-        names.iter().for_each(|name| std::fs::write(notes.join(name), &said).unwrap());
-        assert_eq!(std::fs::read_dir(&notes).unwrap().count(), 3, "{names:?}");
+        let noted = Noted { boot, arena: [1, 2], pid_namespace: 3, path: images[0].clone() };
+        names.iter().for_each(|name| std::fs::write(notes.join(name), noted.to_bytes()).unwrap());
+        let before_the_boot = Noted { boot: [1; 16], path: images[1].clone(), ..noted };
+        std::fs::write(notes.join(name_of(earlier)), before_the_boot.to_bytes()).unwrap();
+        assert_eq!(std::fs::read_dir(&notes).unwrap().count(), 4, "{names:?}");
         std::fs::write(notes.join("other"), b"no note").unwrap();
+        rustix::fs::mkfifoat(&dir, "0-0.mount", Mode::RUSR | Mode::WUSR).unwrap();
+        symlink(notes.join("other"), notes.join("0-1.mount")).unwrap();
         clear(&dir);
         let mut left: Vec<_> = std::fs::read_dir(&notes).unwrap().map(|it| it.unwrap().file_name()).collect();
         left.sort();
-        let mut right = [OsString::from(&names[0]), "other".into()];
+        let mut right = ["0-0.mount".into(), "0-1.mount".into(), OsString::from(&names[0]), "other".into()];
         right.sort();
         assert_eq!(left, right);
+    }
+
+    #[test]
+    fn a_user_has_a_directory_by_his_variables_and_his_number() {
+        let here = |uid, set: [&str; 2]| {
+            let value = |name: &str| match name {
+                "HEDDLE_RUNTIME_DIR" => set[0],
+                "XDG_RUNTIME_DIR" => set[1],
+                other => panic!("{other}"),
+            };
+            directory_of(Uid::from_raw(uid), |name| Some(value(name).into()))
+        };
+        assert_eq!(here(0, ["/own", "/xdg"]), Path::new("/own"));
+        assert_eq!(here(0, ["", "/xdg"]), Path::new("/run/heddle"));
+        assert_eq!(here(1000, ["/own", "/xdg"]), Path::new("/own"));
+        assert_eq!(here(1000, ["", "/xdg"]), Path::new("/xdg/heddle"));
+        assert_eq!(here(1000, ["", ""]), Path::new("/tmp/heddle-1000"));
+        let none = directory_of(Uid::from_raw(7), |_| None);
+        assert_eq!(none, Path::new("/tmp/heddle-7"));
+    }
+
+    #[test]
+    fn a_note_is_read_where_there_is_one_and_errors_are_told() {
+        let here = tempfile::tempdir().unwrap();
+        assert!(matches!(read_in(&here.path().join("none"), [1, 2]), Ok(None)));
+        assert!(!here.path().join("none").exists(), "a look makes nothing");
+        let noted = Noted { boot: [1; 16], arena: [1, 2], pid_namespace: 3, path: "/image".into() };
+        std::fs::write(here.path().join("1-2.mount"), noted.to_bytes()).unwrap();
+        assert!(matches!(read_in(here.path(), [1, 2]), Ok(Some((it, Author::Ended))) if it == noted));
+        assert!(matches!(read_in(here.path(), [1, 3]), Ok(None)));
+        let long = here.path().join("x".repeat(300));
+        assert!(matches!(read_in(&long, [1, 2]), Err(NoteError::System { .. })));
+    }
+
+    #[test]
+    fn the_pid_namespace_is_the_one_that_the_kernel_names() {
+        let link = std::fs::read_link("/proc/self/ns/pid").unwrap();
+        assert_eq!(link.to_str().unwrap(), format!("pid:[{}]", pid_namespace()));
+    }
+
+    #[test]
+    fn a_directory_that_may_not_be_opened_is_told_by_its_owner() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: only root can become others");
+            return;
+        }
+        let here = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(here.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let dirs = [("others", 4242, 0o700), ("own", 4243, 0o000)].map(|(name, owner, mode)| {
+            let dir = here.path().join(name);
+            std::fs::create_dir(&dir).unwrap();
+            std::fs::set_permissions(&dir, PermissionsExt::from_mode(mode)).unwrap();
+            std::os::unix::fs::chown(&dir, Some(owner), None).unwrap();
+            dir
+        });
+        let user = || {
+            // SAFETY: plain system calls. The first one concerns this thread alone, the second undoes what it does to the process.
+            unsafe {
+                assert_eq!(libc::syscall(libc::SYS_setresuid, 4243, 4243, 4243), 0);
+                assert_eq!(libc::prctl(libc::PR_SET_DUMPABLE, 1), 0);
+            }
+            dirs.each_ref().map(|dir| open_directory(dir, false).unwrap_err())
+        };
+        let [others, own] = std::thread::scope(|scope| scope.spawn(user).join().unwrap());
+        assert!(
+            matches!(&others, NoteError::NotSafe { why, .. } if why.contains("another user")),
+            "{others}"
+        );
+        assert!(matches!(own, NoteError::System { .. }), "{own}");
     }
 }

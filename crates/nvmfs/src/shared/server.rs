@@ -219,7 +219,7 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
 }
 
 /// A socket without a name in any directory, and its address.
-fn abstract_socket() -> io::Result<(OwnedFd, Vec<u8>)> {
+pub(super) fn abstract_socket() -> io::Result<(OwnedFd, Vec<u8>)> {
     let socket = seqpacket()?;
     let number: String = fresh_token().iter().map(|byte| format!("{byte:02x}")).collect();
     let name = format!("heddle-{number}");
@@ -261,3 +261,6 @@ fn socket_at(path: &Path) -> Result<OwnedFd, ServerError> {
     listen(&socket, 1024).map_err(fail)?;
     Ok(socket)
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
