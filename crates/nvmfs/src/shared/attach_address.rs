@@ -81,6 +81,7 @@ fn number_of(user: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     #[test]
     fn memory_is_taken_from_root_from_oneself_and_from_who_is_named() {
@@ -89,5 +90,12 @@ mod tests {
         let list = OsStr::new("nobody-of-that-name,4242,root");
         assert!(names(list, 4242) && names(list, 0) && !names(list, 4243));
         assert!(!names(OsStr::new(""), 0) && !names(OsStr::new("+1x,,"), 1));
+    }
+
+    #[test]
+    fn an_address_is_shown_as_its_path_or_as_the_mount() {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(AttachAddress::from(Path::new("/run/a b")).to_string(), "/run/a b");
+        assert_eq!(AttachAddress::from(null.as_fd()).to_string(), "the attach socket of this mount");
     }
 }

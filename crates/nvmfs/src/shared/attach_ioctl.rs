@@ -94,11 +94,8 @@ impl AttachIoctl for AttachTokens {
     }
 }
 
-/// Returns true if this is a thread of that process.
+/// Returns true if this is a thread of that process. The kernel knows neither a process nor a thread of the number 0.
 fn has_thread(process: u32, thread: u32) -> bool {
-    if process == 0 || thread == 0 {
-        return false;
-    }
     // SAFETY: signal 0 is not delivered: the kernel only checks that it could be. Not /proc: that may be
     // hidden from this user.
     let there = unsafe { libc::syscall(libc::SYS_tgkill, process as i32, thread as i32, 0) };
@@ -128,6 +125,8 @@ mod tests {
         assert!(!tokens.redeem(&[3; 16], process), "a thread of another process has sent it");
         tokens.answer(&question(&[4; 16]), 0);
         assert!(!tokens.redeem(&[4; 16], process), "a thread of another number space");
+        tokens.answer(&question(&[5; 16]), thread);
+        assert!(!tokens.redeem(&[5; 16], 0), "a process of another number space");
     }
 
     #[test]

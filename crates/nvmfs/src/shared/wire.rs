@@ -199,7 +199,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(
         // NOSIGNAL: a client that has gone must not end the daemon by SIGPIPE.
         match sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
             Err(Errno::INTR) => {}
-            Ok(n) if n != bytes.len() => return Err(Errno::MSGSIZE),
+            // The kernel sends a packet as a whole or not at all.
             other => return other.map(|_| ()),
         }
     }
@@ -241,6 +241,8 @@ mod tests {
         let strange = "it is no greeting of heddle's";
         let whole = hello();
         let bytes = whole.as_bytes();
+        // "heddle", then the version of the messages.
+        assert_eq!(bytes[..8], 0x6865_6464_6c65_5303_u64.to_ne_bytes());
         for len in [0, 8, 15, 16, bytes.len() - 1] {
             assert_eq!(Hello::parse(&bytes[..len]).err(), Some(strange), "{len} bytes");
         }
@@ -278,6 +280,9 @@ mod tests {
         let mut into = [0; 100];
         let (len, fds) = receive(&there, &mut into, RecvFlags::empty()).unwrap();
         assert_eq!((&into[..len], fds.len()), (&b"question"[..], 2));
+        let closes =
+            |fd: &OwnedFd| rustix::io::fcntl_getfd(fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC);
+        assert!(fds.iter().all(closes), "a program that is executed would inherit them");
         let (len, fds) = receive(&there, &mut into, RecvFlags::empty()).unwrap();
         assert_eq!((&into[..len], fds.len()), (&b"more"[..], 0));
         let who = peer(&there).unwrap();
