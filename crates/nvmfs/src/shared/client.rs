@@ -363,3 +363,6 @@ fn ask<const FDS: usize>(
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

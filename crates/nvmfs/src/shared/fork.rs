@@ -117,3 +117,44 @@ impl NvmFs {
         lease::leave(&self.core);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::upkeep::settle::sweep;
+    use crate::variant::Variant;
+    use crate::volume::{MountOptions, format, mount};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn a_child_that_has_not_left_is_named_until_it_is_settled() {
+        let region = Region::anonymous(8 << 20).unwrap();
+        format(&region, Variant::Heddle).unwrap();
+        let volume =
+            mount(region, &MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() }).unwrap();
+        let core = volume.fs().core;
+        drop(lease::enter(&core).unwrap());
+        let handle = ForkHandle::of(&volume).unwrap();
+        // SAFETY: the child joins and leaves by `_exit`; it touches no lock that another thread may have held at the fork.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0);
+        if pid == 0 {
+            let joined = catch_unwind(AssertUnwindSafe(|| {
+                let core = handle.join().unwrap().core;
+                drop(lease::enter(&core).unwrap());
+            }));
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(i32::from(joined.is_err())) };
+        }
+        let mut status = 0;
+        // SAFETY: room for the answer.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!((status, core.root().attached.load(SeqCst)), (0, 1));
+        assert_eq!(handle.others(), [pid as u32]);
+        sweep(&core);
+        assert_eq!(handle.others(), []);
+        lease::leave(&core);
+        drop((handle, core));
+        volume.unmount();
+    }
+}

@@ -1,7 +1,7 @@
 //! The attach socket: who is let in, what is said at it, and what a daemon does that has none to offer. Whatever comes through it, the
 //! daemon stays up.
 
-use super::children::{SharedMount, start};
+use super::children::{ROLE_PATIENCE, SharedMount, start, start_with};
 use super::rubbish;
 use crate::common::Short;
 use heddle_nvmfs::client::{self, AttachError};
@@ -43,6 +43,12 @@ fn memory_is_not_taken_from_a_strangers_daemon() {
     assert!(matches!(error, AttachError::Stranger { uid: 65534, .. }), "{error}");
     assert!(error.to_string().contains("HEDDLE_TRUST=65534"), "{error}");
     client::counters(shared.socket()).expect("a reading is a copy: it can be had from anybody");
+    let trusting =
+        |users: &str| start_with(shared.socket(), "attaches", &[("HEDDLE_TRUST", Path::new(users))]);
+    trusting("4242,65534").succeeds();
+    assert!(!trusting("4242").ends(ROLE_PATIENCE).success(), "another user is trusted");
+    // The daemon's own user is let in without a group.
+    start(&shared, "is-nobody 54321 1").succeeds();
 }
 
 #[test]

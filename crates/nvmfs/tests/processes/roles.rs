@@ -28,6 +28,7 @@ pub fn play(role: &str) {
     let mut number = || words.next().unwrap().parse::<u64>().unwrap();
     match name {
         "reads-7-writes-8" => reads_7_writes_8(),
+        "attaches" => attached().sync().unwrap(),
         "works" => works(number(), number(), |_| true),
         "works-on-data" => {
             works(number(), number(), |op| matches!(op, Operation::Pages { .. } | Operation::Append { .. }))
