@@ -275,7 +275,11 @@ fn find(identity: &Identity, noted: [u64; 2]) -> Found {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::shared::notes::{Note, Noted};
+    use crate::state::inode::KernelPages;
     use crate::volume::{MountOptions, format, mount};
+    use heddle_vfs::FileSystem;
+    use heddle_vfs::short::Short;
 
     /// A daemon of another version took over an arena whose fields it looked for elsewhere.
     #[test]
@@ -302,7 +306,61 @@ mod tests {
         assert!(Core::join(parts, &core.identity()).is_none());
         core.root().forge_layout();
         assert!(matches!(look(), Found::Arena(..)));
+        let next = Identity { epoch: core.identity().epoch + 1, ..core.identity() };
+        assert!(matches!(find(&next, noted), Found::Nothing), "it is of an earlier mount");
+        core.root().ended.store(1, SeqCst);
+        assert!(matches!(look(), Found::Nothing), "it has been unmounted");
+        core.root().ended.store(0, SeqCst);
         crate::state::lease::leave(core);
         volume.unmount();
+    }
+
+    #[test]
+    fn kernel_pages_of_a_dead_mount_are_forgotten_in_each_chunk() {
+        let region = Region::anonymous(8 << 20).unwrap();
+        format(&region, Variant::Heddle).unwrap();
+        let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+        let volume = mount(region, &options).unwrap();
+        let fs = volume.fs();
+        (0..70).for_each(|n| fs.release(fs.new_file(Ino::ROOT, &n.to_string())));
+        let core = &fs.core;
+        let numbers = 1..core.chunks().len() as u64 * CHUNK_INODES;
+        let all: Vec<_> = numbers.filter_map(|ino| core.slot(Ino(ino))).collect();
+        assert!(all.len() > 70 && all[70].ino.0 >= CHUNK_INODES, "they are in several chunks");
+        all.iter().for_each(|inode| inode.volatile.kernel.count_pages(true));
+        forget_kernel_pages(core);
+        assert!(all.iter().all(|inode| !KernelPages::of(inode.volatile).are_kept()));
+        crate::state::lease::leave(core);
+        drop(fs);
+        volume.unmount();
+    }
+
+    #[test]
+    fn a_process_has_open_what_its_descriptors_name() {
+        let (me, dir) = (std::process::id(), tempfile::tempdir().unwrap());
+        let [open, closed, missing] = ["open", "closed", "missing"].map(|name| dir.path().join(name));
+        std::fs::write(&closed, "").unwrap();
+        let _open = File::create(&open).unwrap();
+        assert!(has_open(me, &open));
+        assert!(!has_open(me, &closed) && !has_open(me, &missing));
+        // Larger than any process's number.
+        assert!(!has_open(1 << 30, &open));
+    }
+
+    #[test]
+    fn an_arena_is_noted_for_this_boot_and_this_number_space() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let image = File::create(&path).unwrap();
+        let look = |boot: [u8; 16], pid_namespace: u64| {
+            let said = Noted { boot, arena: [3, 4], pid_namespace, path: path.clone() };
+            let _daemon = Note::leave(image_id(&image).unwrap(), &said).unwrap();
+            noted(&path, &image)
+        };
+        let here = notes::pid_namespace();
+        assert_eq!(look(boot_id(), here).unwrap(), [3, 4]);
+        assert!(matches!(look(boot_id(), here + 1), Err(AdoptError::ServedElsewhere { .. })));
+        assert!(matches!(look([1; 16], here), Err(AdoptError::NotNoted { .. })));
+        assert!(matches!(noted(&path, &image), Err(AdoptError::NotNoted { .. })), "the daemon has ended");
     }
 }

@@ -11,7 +11,7 @@ use super::killing::{WriterPool, random_numbers};
 use crate::common::{Short, by_durability, env, sound};
 use crate::kill;
 use crate::kill::history::History;
-use heddle_nvmfs::adopt::AdoptError;
+use heddle_nvmfs::adopt::{AdoptError, is_left_to_clients};
 use heddle_nvmfs::client;
 use heddle_nvmfs::server::ServerOptions;
 use heddle_pmem::{Durability, OpenOptions, Region};
@@ -116,7 +116,8 @@ fn a_stopped_writer_in_the_way_is_killed_after_the_patience() {
 
 #[test]
 fn an_arena_this_users_daemon_has_not_noted_is_not_adopted() {
-    let mut shared = SharedMount::unmounted(16 << 20);
+    // A region is whole blocks; of larger powers of two it need not be a multiple.
+    let mut shared = SharedMount::unmounted((16 << 20) + 4096);
     let notes = shared.place().join("notes");
     // It notes its arena where the next one does not look: to that it could be anybody's.
     let mut daemon = start_with(shared.socket(), "serves", &[("HEDDLE_RUNTIME_DIR", &notes)]);
@@ -149,6 +150,9 @@ fn a_daemon_that_starts_again_takes_over_what_the_clients_hold() {
     daemon.is_ready(shared.place());
     let refused = shared.adopt().unwrap_err();
     assert!(matches!(refused, AdoptError::Served { .. } | AdoptError::NotFound { .. }), "{refused}");
+    let image = shared.place().join("image");
+    let tells_holders = heddle_pmem::lock_holder(&image) == Some(daemon.pid());
+    assert!(!is_left_to_clients(&image), "a daemon serves it");
     let mut pool = WriterPool::start(&shared, "works");
     let mut takeover = Duration::ZERO;
     for _ in 0..rounds {
@@ -157,6 +161,7 @@ fn a_daemon_that_starts_again_takes_over_what_the_clients_hold() {
         let locked = Region::open(shared.place().join("image"), &OpenOptions::default()).unwrap_err();
         let in_use = matches!(locked, heddle_pmem::Error::InUse { .. });
         assert!(in_use, "the clients' image could be mounted: {locked}");
+        assert!(is_left_to_clients(&image), "its daemon is dead");
         pool.others_go_on(u64::MAX);
         // One that dies while nobody looks is settled by those whose way it is in, or by the next daemon.
         let orphan = pool.kill_quietly(&mut random);
@@ -176,6 +181,7 @@ fn a_daemon_that_starts_again_takes_over_what_the_clients_hold() {
     let writers = pool.leave();
     drop(daemon);
     shared.adopt().unwrap();
+    assert!(!is_left_to_clients(&image), "it has a daemon again");
     let mut pool = WriterPool::with(&shared, "works", writers);
     (0..5).for_each(|_| pool.kill_one(&mut random));
     let history = pool.end(true);
@@ -184,5 +190,11 @@ fn a_daemon_that_starts_again_takes_over_what_the_clients_hold() {
         history.len()
     );
     assert!(longest < PAUSE_MAX, "a call took {longest:?}");
+    // The lock of the first daemon ended with the last client. By then this daemon takes one of its own.
+    let began = Instant::now();
+    while tells_holders && heddle_pmem::lock_holder(&image) != Some(std::process::id()) {
+        assert!(began.elapsed() < ROLE_PATIENCE, "others could mount the image");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     holds_afterwards(&mut shared, &history, true);
 }
