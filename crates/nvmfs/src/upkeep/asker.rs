@@ -43,3 +43,54 @@ fn is_its_holder(core: &Core, holder: Holder, task: u32) -> bool {
     let processes = holders::of(core, holder.process()).unwrap_or_default();
     processes.iter().any(|process| process.task(holder.thread()) == Some(task))
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::ids::PageNo;
+    use crate::state::lease;
+    use crate::variant::Variant;
+    use crate::volume::{MountOptions, format, mount};
+    use heddle_pmem::Region;
+    use heddle_vfs::FileSystem;
+    use heddle_vfs::short::Short;
+
+    #[test]
+    fn a_thread_is_recognised_while_its_call_may_hold_the_files_locks() {
+        for variant in [Variant::Heddle, Variant::NovaArray] {
+            let region = Region::anonymous(8 << 20).unwrap();
+            format(&region, variant).unwrap();
+            let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+            let volume = mount(region, &options).unwrap();
+            let fs = volume.fs();
+            let [file, other] = ["f", "g"].map(|name| fs.new_file(Ino::ROOT, name));
+            let core = &fs.core;
+            let inode = core.inode(file.ino).unwrap();
+            let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            let guard = lease::enter(core).unwrap();
+            let (lane, asks) = (guard.lane, |task, ino| has_interrupted_itself(core, task, ino));
+            lane.begin(file.ino, PageNo(0), PageNo(1));
+            assert!(!asks(me, file.ino), "no other process has come");
+            core.root().attached.store(1, SeqCst);
+            // The papers' variants have no other processes.
+            let is = variant == Variant::Heddle;
+            assert_eq!(asks(me, file.ino), is);
+            assert!(!asks(0, file.ino) && !asks(me + 1, file.ino) && !asks(me, other.ino));
+            assert!(!asks(me, Ino(1 << 40)), "no such file");
+            lane.end();
+            assert!(!asks(me, file.ino), "it holds no cell any more");
+            lane.intent.note_latch(core.arena.offset_of(&inode.volatile.eof).raw()).unwrap();
+            assert_eq!(asks(me, file.ino), is);
+            assert!(!asks(me, other.ino));
+            lane.intent.forget_latches();
+            assert!(!asks(me, file.ino));
+            core.root().attached.store(0, SeqCst);
+            drop(guard);
+            fs.release(file);
+            fs.release(other);
+            lease::leave(core);
+            drop(fs);
+            volume.unmount();
+        }
+    }
+}
