@@ -280,3 +280,6 @@ fn carries_size(
     });
     !newer
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -1,5 +1,6 @@
 use super::*;
 use crate::fs::NvmFs;
+use crate::ids::Version;
 use crate::state::lease;
 use crate::variant::Variant;
 use crate::volume::{MountOptions, format, mount};
@@ -138,6 +139,76 @@ fn a_shift_is_alive_while_a_page_has_its_place_from_it() {
     assert!(alive(core, inode, shift, Some(chain)), "the last page");
     write(&fs, &file, 6..7);
     assert!(!alive(core, inode, shift, Some(chain)), "no page");
+    fs.release(file);
+    lease::leave(core);
+    drop(fs);
+    volume.unmount();
+}
+
+/// A volume with one file, of four pages.
+fn four_pages() -> (crate::volume::Volume, NvmFs, Handle) {
+    let region = Region::anonymous(8 << 20).unwrap();
+    format(&region, Variant::Heddle).unwrap();
+    let volume = mount(region, &MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() }).unwrap();
+    let fs = volume.fs();
+    let name = Name::new(b"f").unwrap();
+    let (_, file) = fs.create(&Cred::root(), Ino::ROOT, name, 0o644, OpenFlags::READ_WRITE).unwrap();
+    write(&fs, &file, 0..4);
+    (volume, fs, file)
+}
+
+#[test]
+fn a_part_of_a_write_is_logged_again_with_its_own_blocks() {
+    let (volume, fs, file) = four_pages();
+    let inode = fs.core.inode(file.ino).unwrap();
+    let write = |blocks, end_in_last_page| {
+        let (version, mtime, change_count) = (Version(70), heddle_vfs::Time(0), 0);
+        Record::Write { page: PageNo(10), pages: 5, blocks, end_in_last_page, version, mtime, change_count }
+    };
+    let part = |record: Record, (first, stop)| {
+        let again = new_write_record(inode, &record, PageNo(first), PageNo(stop))?;
+        let Record::Write { page, pages, blocks, end_in_last_page, version, .. } = again else { panic!() };
+        let block = match blocks {
+            Blocks::At(block) => (block.0, "data"),
+            Blocks::Unwritten(block) => (block.0, "unwritten"),
+            Blocks::List(_) => panic!(),
+        };
+        Some((page.0, pages, block, end_in_last_page, version.0))
+    };
+    let at = Blocks::At(BlockNo(100));
+    assert_eq!(part(write(at, 77), (10, 15)), Some((10, 5, (100, "data"), 77, 71)));
+    inode.volatile.raise_floor(Version(90));
+    assert_eq!(part(write(at, 77), (12, 15)), Some((12, 3, (102, "data"), 77, 91)));
+    assert_eq!(
+        part(write(at, 77), (12, 14)),
+        Some((12, 2, (102, "data"), 4096, 91)),
+        "a page inside is full"
+    );
+    assert_eq!(part(write(at, 0), (12, 14)), Some((12, 2, (102, "data"), 0, 91)), "it says no size");
+    let unwritten = Blocks::Unwritten(BlockNo(100));
+    assert_eq!(part(write(unwritten, 0), (11, 12)), Some((11, 1, (101, "unwritten"), 0, 91)));
+    assert_eq!(part(write(Blocks::List(BlockNo(100)), 0), (11, 12)), None);
+    fs.release(file);
+    lease::leave(&fs.core);
+    drop(fs);
+    volume.unmount();
+}
+
+#[test]
+fn a_page_of_punches_with_too_many_runs_is_not_moved() {
+    let (volume, fs, file) = four_pages();
+    fs.fallocate(&file, RangeOp::Punch, PAGE, PAGE).unwrap();
+    let core = &fs.core;
+    let inode = core.inode(file.ino).unwrap();
+    let (_, version) = cell_state(core, inode, PageNo(1));
+    let mtime = heddle_vfs::Time(0);
+    // It decides one run.
+    let punch = || Record::Punch { page: PageNo(1), pages: 1, version, mtime, change_count: 0 };
+    let mut found = Alive { movable: true, punch_runs: 4 * 63 - 1, ..Alive::default() };
+    found.add(core, inode, punch());
+    assert!(found.movable && found.punch_runs == 4 * 63);
+    found.add(core, inode, punch());
+    assert!(!found.movable && found.punches.len() == 2);
     fs.release(file);
     lease::leave(core);
     drop(fs);
