@@ -68,7 +68,11 @@ fn repair_one(
     Ok(())
 }
 
-fn head_on_media(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Result<Option<BlockNo>, Damage> {
+pub(super) fn head_on_media(
+    core: &Core,
+    inode: InodeRef<'_>,
+    chain: &Chain,
+) -> Result<Option<BlockNo>, Damage> {
     let number = chain.number();
     // ORDERING: Acquire. The table exists, since the chain is in it.
     let chains = core.arena.get(inode.volatile.chains.load(Acquire));

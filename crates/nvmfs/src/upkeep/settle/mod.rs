@@ -350,8 +350,7 @@ fn inode_of_latch(core: &Core, at: u64) -> Option<InodeRef<'_>> {
         let start = core.arena.offset_of(first.volatile).raw();
         let index = at.checked_sub(start)? / size_of::<crate::state::inode::VolatileInode>() as u64;
         let inode = core.slot(Ino(first.ino.0 + index))?;
-        let in_here = index < crate::format::inode::CHUNK_INODES;
-        (in_here && core.arena.offset_of(&inode.volatile.eof).raw() == at).then_some(inode)
+        (core.arena.offset_of(&inode.volatile.eof).raw() == at).then_some(inode)
     };
     (0..core.chunks().len()).find_map(in_chunk)
 }

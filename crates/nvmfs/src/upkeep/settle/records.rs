@@ -178,3 +178,50 @@ fn publish(
     }
     inode.volatile.count_blocks(change);
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::format::extent_list;
+    use crate::state::lease;
+    use crate::variant::Variant;
+    use crate::volume::{MountOptions, format, mount};
+    use heddle_pmem::Region;
+    use heddle_vfs::short::Short;
+    use heddle_vfs::{FileSystem, Ino};
+
+    #[test]
+    fn each_page_of_a_write_has_its_block_of_the_list() {
+        let region = Region::anonymous(8 << 20).unwrap();
+        format(&region, Variant::Heddle).unwrap();
+        let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+        let volume = mount(region, &options).unwrap();
+        let fs = volume.fs();
+        let file = fs.new_file(Ino::ROOT, "f");
+        let (core, inode) = (&fs.core, fs.core.inode(file.ino).unwrap());
+        // The last block is free, and nobody takes it here.
+        let list = BlockNo(core.layout.blocks_total - 9);
+        let extents =
+            [(1000, 3), (1100, 1), (1200, 2)].map(|(block, count)| Extent { block: BlockNo(block), count });
+        let words = extent_list::encode(core.seed, inode.id(), list, &extents, None);
+        (0..).zip(words).for_each(|(n, word)| core.region.store_u64(list.pos().plus(n * 8), word));
+        let maps = |blocks: Blocks| {
+            let blocks = blocks_of(core, inode, 6, blocks)?;
+            Some(std::array::from_fn::<Map, 6, _>(|n| blocks.map(n as u64)))
+        };
+        let of = |blocks: [u64; 6], map: fn(BlockNo) -> Map| Some(blocks.map(|block| map(BlockNo(block))));
+        assert_eq!(maps(Blocks::List(list)), of([1000, 1001, 1002, 1100, 1200, 1201], Map::data));
+        let one = [1300, 1301, 1302, 1303, 1304, 1305];
+        assert_eq!(maps(Blocks::At(BlockNo(1300))), of(one, Map::data));
+        assert_eq!(maps(Blocks::Unwritten(BlockNo(1300))), of(one, Map::unwritten));
+        assert_eq!(core.damage_found(), None);
+        assert!(
+            maps(Blocks::List(BlockNo(1300))).is_none() && core.damage_found().is_some(),
+            "no list is there"
+        );
+        fs.release(file);
+        lease::leave(core);
+        drop(fs);
+        volume.abandon();
+    }
+}

@@ -12,6 +12,7 @@ mod lanes;
 mod lists;
 mod mounts;
 mod orphans;
+mod parts;
 mod still;
 mod times;
 

@@ -1,13 +1,16 @@
 //! Settling beside others: a chain that another lane cleans meanwhile, a lane that is being reclaimed while its thread ends, a lane left by
 //! exec, a bucket that has become another directory's.
 
-use super::super::{lanes, sweep};
+use super::super::{Rounds, lanes, sweep};
+use super::handles::child;
 use super::{PAGE, bench, dies, ended, state, verify};
 use crate::log::chain;
 use crate::names::table;
 use crate::state::core::Core;
 use crate::state::lease;
 use crate::steps::{Step, hook, step};
+use heddle_arena::sync::atomic::AtomicU32;
+use heddle_arena::{Holder, LaneId};
 use heddle_vfs::short::{Short, name, root};
 use heddle_vfs::{FileSystem, Ino};
 use std::sync::Arc;
@@ -150,4 +153,67 @@ fn a_dead_lockers_bucket_is_unlocked_though_another_directory_has_it() {
     let states = [state(&fs, &bench.file)];
     drop(fs);
     verify(bench, &states, "a bucket of another directory");
+}
+
+/// It ends by a raw system call: nothing of the C library and of Rust has run. Its process lives on.
+#[test]
+fn a_silently_ended_threads_lane_is_found_when_somebody_waits() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = &fs.core;
+    let ready = core.arena.get(core.arena.alloc(AtomicU32::new(0)).unwrap());
+    let pid = child(|| {
+        // SAFETY: a plain system call. A test that fails leaves no child.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        drop(lease::enter(core).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                drop(lease::enter(core).unwrap());
+                // SAFETY: ends this thread, whose stack nobody uses any more.
+                unsafe { libc::syscall(libc::SYS_exit, 0) };
+            });
+            // This one ends as it should. Its lane stays, for the file.
+            let opener = scope.spawn(|| std::mem::forget(fs.new_file(Ino::ROOT, "opened")));
+            opener.join().unwrap();
+            while std::fs::read_dir("/proc/self/task").unwrap().count() > 1 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            ready.store(1, SeqCst);
+            loop {
+                std::thread::park();
+            }
+        });
+    });
+    let began = std::time::Instant::now();
+    while ready.load(SeqCst) == 0 {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "the child does not come so far");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let (table, mine) = (core.lane_table(), core.process_slot().unwrap().tag());
+    let held = || -> Vec<(LaneId, Holder)> {
+        let all =
+            lanes(core).filter_map(|lane| Some((LaneId(lane), table.holder(&core.arena, LaneId(lane))?)));
+        all.filter(|(_, holder)| holder.process() != mine).collect()
+    };
+    let before = held();
+    assert_eq!(before.iter().filter(|(_, holder)| holder.thread() == 0).count(), 1, "of the opener");
+    assert_eq!(before.len(), 3);
+    let mut rounds = Rounds::default();
+    rounds.go(core);
+    assert_eq!(held().len(), 3, "nobody has waited for one of them");
+    let settled = core.root().settled.load(SeqCst);
+    let (lane, holder) = before[0];
+    table.ask(&core.arena, lane, holder);
+    rounds.go(core);
+    let after: Vec<u32> = held().iter().map(|(_, holder)| holder.thread()).collect();
+    assert!(after.len() == 2 && after.contains(&0) && after.contains(&(pid as u32)), "{after:?}");
+    assert_eq!(core.root().settled.load(SeqCst), settled + 1, "another lane was settled, too");
+    // SAFETY: a child of this test.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    ended(pid, 0);
+    sweep(core);
+    assert_eq!(held().len(), 0);
+    let states = [state(&fs, &bench.file)];
+    drop(fs);
+    verify(bench, &states, "a thread that ended silently");
 }
