@@ -231,3 +231,6 @@ pub(crate) fn pointer_line(core: &Core, ino: Ino) -> [u64; 8] {
 }
 
 pub(crate) use names::Names;
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
