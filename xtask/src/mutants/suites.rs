@@ -23,6 +23,7 @@ const WATCHERS: &[(&str, &[(&str, &str)])] = &[
         "bypass",
         &[
             ("cli", "bypass"),
+            ("cli", "bypass_children"),
             ("cli", "bypass_names"),
             ("cli", "bypass_numbers"),
             ("cli", "bypass_programs"),
