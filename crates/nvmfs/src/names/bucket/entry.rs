@@ -268,3 +268,88 @@ impl Entry<'_> {
         EntryMemory(Ptr::from_raw(self.at), entry_words(self.len()))
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::names::table::alloc_entry;
+    use crate::state::lease::enter;
+    use crate::variant::Variant;
+    use crate::volume::{MountOptions, format, mount};
+
+    #[test]
+    fn the_entry_of_a_name_of_24_bytes_fits_a_line() {
+        let words = [1, 8, 9, 24, 25, 32, 33, 255].map(entry_words);
+        assert_eq!((words, ENTRY_WORDS_MAX), ([8, 8, 8, 8, 9, 9, 10, 37], 37));
+    }
+
+    /// A directory is listed in the order of the hashes, in every mount and by every version of the program.
+    #[test]
+    fn a_hash_is_what_it_was_in_earlier_mounts() {
+        let long = [b'x'; 255];
+        let hashes: [(u32, &[u8], u64); 7] = [
+            (0, b"a", 0x2877_e0d2_cf99_0c1b),
+            (7, b"a", 0x3333_276f_2a44_775c),
+            (7, b"12345678", 0x54c1_f021_679b_ede7),
+            (7, b"123456789", 0x0859_d2b1_395f_3769),
+            (7, b"12345678abcdefgh", 0x3805_c03f_71e2_4ed0),
+            (7, b"12345678abcdefghi", 0x3bb5_10d7_4775_3d97),
+            (0xdead_beef, &long, 0x0c45_5404_cf3d_1666),
+        ];
+        for (seed, name, hash) in hashes {
+            assert_eq!(Key::new(seed, name).hash, hash, "{seed} {name:?}");
+        }
+    }
+
+    #[test]
+    fn an_entry_is_of_its_own_name_alone_whatever_others_hashes() {
+        let region = heddle_pmem::Region::anonymous(8 << 20).unwrap();
+        format(&region, Variant::Heddle).unwrap();
+        let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+        let volume = mount(region, &options).unwrap();
+        let core = volume.fs().core;
+        let guard = enter(&core).unwrap();
+        let child = InodeId { ino: Ino((1 << 40) - 2), generation: 9 };
+        let to = Named { child, kind: FileKind::Fifo, version: Version(3) };
+        for (name, others) in [
+            (
+                &b"aaaaaaaabbbbbbbbccccccccdddddd"[..],
+                [
+                    &b"aaaaaaaabbbbbbbbccccccccddddd"[..],
+                    b"xaaaaaaabbbbbbbbccccccccdddddd",
+                    b"aaaaaaaabbbxbbbbccccccccdddddd",
+                    b"aaaaaaaabbbbbbbbccccccccdddddx",
+                ],
+            ),
+            (
+                b"aaaaaaaabbbbbbbbcccccccc",
+                [
+                    b"aaaaaaaabbbbbbbbccccccc",
+                    b"aaaaaaaxbbbbbbbbcccccccc",
+                    b"aaaaaaaabbbbbbbbcccccccx",
+                    b"aaaaaaaabbbbbbbbccccccccd",
+                ],
+            ),
+            (b"short", [b"shor", b"shorx", b"xhort", b"shorts"]),
+        ] {
+            let key = Key::new(core.seed, name);
+            let memory = alloc_entry(&core, guard.own, name).unwrap();
+            Entry::fill(core.arena.slice(memory.0, memory.1), key, &to);
+            let entry = Entry::at(&core, memory.0.raw()).unwrap();
+            assert!(entry.is(&core, key).unwrap());
+            for other in others {
+                let other = Key { hash: key.hash, ..Key::new(core.seed, other) };
+                assert!(!entry.is(&core, other).unwrap(), "{:?} is {name:?}", other.name);
+            }
+            assert!(!entry.is(&core, Key { hash: key.hash ^ 1, ..key }).unwrap(), "another hash");
+            let changed = Named { kind: FileKind::Directory, version: Version(4), ..to };
+            entry.set_meaning(&changed);
+            assert_eq!((entry.named().unwrap(), entry.len(), entry.hash()), (changed, name.len(), key.hash));
+            assert_eq!(entry.copy_name(&core, &mut [0; NAME_MAX_BYTES]).unwrap(), name);
+            assert_eq!(entry.short().is_some(), name.len() <= 24);
+            assert!(entry.is(&core, key).unwrap());
+        }
+        drop(guard);
+        volume.abandon();
+    }
+}
