@@ -87,3 +87,58 @@ impl<'c> Locks<'c> {
         self.places[index].as_mut().ok_or(Error::Stale)
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::variant::Variant;
+    use crate::volume::{MountOptions, format, mount};
+    use heddle_pmem::Region;
+    use heddle_vfs::short::Short;
+    use heddle_vfs::{FileSystem, Ino};
+
+    /// Two calls that lock the same two places in different orders wait for each other for ever.
+    #[test]
+    fn places_are_locked_by_directory_and_then_by_hash() {
+        let region = Region::anonymous(8 << 20).unwrap();
+        format(&region, Variant::Heddle).unwrap();
+        let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+        let volume = mount(region, &options).unwrap();
+        let fs = volume.fs();
+        let [first, second] = ["a", "b"].map(|text| fs.new_dir(Ino::ROOT, text));
+        // With nine names it has four buckets.
+        (0..9).for_each(|n| fs.release(fs.new_file(Ino::ROOT, &format!("{n}"))));
+        let core = &fs.core;
+        let guard = lease::enter(core).unwrap();
+        let at = |ino, hash| NamePlace { dir: core.inode(ino).unwrap(), hash };
+        let last = (1 << 63) - 1;
+        assert!(Ino::ROOT < first && first < second);
+        for [low, high] in [
+            [at(Ino::ROOT, 0), at(Ino::ROOT, last)],
+            [at(first, last), at(second, 0)],
+            [at(Ino::ROOT, last), at(first, 0)],
+        ] {
+            for (one, other) in [(low, high), (high, low)] {
+                let mut locks = Locks::take(core, one, Some(other), None).unwrap().unwrap();
+                let covers = |n: usize, at: NamePlace<'_>| {
+                    locks.places[n].as_ref().is_some_and(|place| place.covers(at.dir, at.hash))
+                };
+                let said = [covers(0, low), covers(1, high), covers(0, high), covers(1, low)];
+                assert_eq!(said, [true, true, false, false]);
+                assert!(locks.at(low).is_ok() && locks.at(high).is_ok());
+            }
+        }
+        let locks = Locks::take(core, at(first, 5), Some(at(first, last)), None).unwrap().unwrap();
+        assert!(locks.places[0].is_some() && locks.places[1].is_none(), "both are in one bucket");
+        drop(locks);
+        let mut locks =
+            Locks::take(core, at(Ino::ROOT, 0), None, Some(core.inode(first).unwrap())).unwrap().unwrap();
+        assert!(locks.victim.as_ref().is_some_and(|victim| victim.is_empty()));
+        locks.victim.take().unwrap().kill();
+        drop(locks);
+        let dead = Locks::take(core, at(Ino::ROOT, 0), None, Some(core.inode(first).unwrap())).unwrap();
+        assert!(dead.is_none(), "the directory is dead already");
+        drop(guard);
+        volume.abandon();
+    }
+}

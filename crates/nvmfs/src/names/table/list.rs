@@ -96,9 +96,17 @@ fn stretch(core: &Core, dir: InodeRef<'_>, at: u64, listing: &mut Listing) -> Op
             break;
         }
     }
-    let read = table.buckets[first..].iter().zip(&words[..buckets]);
+    unchanged(&table, first, &words[..buckets]).then(|| (!full).then(|| end(&table, first + buckets)))
+}
+
+/// Returns true if these are still the directory's buckets from `first` on, and unchanged since they had these
+/// words.
+#[inline]
+pub(super) fn unchanged(table: &Table<'_>, first: usize, words: &[Word]) -> bool {
+    let read = table.buckets[first..].iter().zip(words);
+    // Without a branch for each bucket.
     let same = read.fold(true, |same, (bucket, word)| same & bucket.still(*word));
-    (same && table.current()).then(|| (!full).then(|| end(&table, first + buckets)))
+    same && table.current()
 }
 
 /// Adds the entries of a bucket whose hash is at least `at`. Returns true if the listing is full.
