@@ -158,4 +158,29 @@ mod tests {
         lease::leave(&core);
         volume.unmount();
     }
+
+    #[test]
+    fn records_that_make_a_name_at_its_version_alone_are_found() {
+        let region = Region::anonymous(8 << 20).unwrap();
+        format(&region, crate::variant::Variant::Heddle).unwrap();
+        let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+        let volume = mount(region, &options).unwrap();
+        let fs = volume.fs();
+        fs.release(fs.new_file(Ino::ROOT, "f"));
+        fs.release(fs.new_file(Ino::ROOT, "a name that takes more than one slot of the log, as it is long"));
+        fs.release(fs.new_file(Ino::ROOT, "g"));
+        let core = Arc::clone(&fs.core);
+        let guard = lease::enter(&core).unwrap();
+        let dir = core.inode(Ino::ROOT).unwrap();
+        let version = table::find(&core, dir, table::key(&core, b"g")).unwrap().unwrap().version;
+        let found = |name: &[u8], version| {
+            let records = find(&core, guard.id, dir, name, version).unwrap().unwrap();
+            (records.records.len(), records.is_empty())
+        };
+        assert_eq!(found(b"g", version), (1, false));
+        assert_eq!((found(b"g", version.next()), found(b"f", version)), ((0, true), (0, true)));
+        assert_eq!(found(b"g", version), (1, false), "the chains were given back");
+        drop(guard);
+        volume.unmount();
+    }
 }

@@ -49,7 +49,6 @@ pub fn make<'c>(
     let (perm, xattrs) = Xattrs::for_new(default.as_ref(), cred, node.kind, node.perm & 0o7777);
     let perm = match node.kind {
         FileKind::Directory if inherits => perm | 0o2000,
-        FileKind::Directory | FileKind::Symlink => perm,
         _ if node.perm & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(gid) => perm & 0o5777,
         _ => perm,
     };
@@ -274,4 +273,58 @@ pub fn end_once(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
         end(core, guard, inode);
     }
     guard.lane.intent.note_freeing(0, Freeing::None);
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::state::lane::HeldChain;
+    use crate::state::lease::enter;
+    use crate::variant::Variant;
+    use crate::volume::{MountOptions, Volume, format, mount};
+    use heddle_pmem::Region;
+    use heddle_vfs::Ino;
+    use heddle_vfs::short::Short;
+
+    fn volume() -> Volume {
+        let region = Region::anonymous(8 << 20).unwrap();
+        format(&region, Variant::Heddle).unwrap();
+        mount(region, &MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() }).unwrap()
+    }
+
+    #[test]
+    fn a_slot_holds_its_inode_until_it_is_zeroed() {
+        let volume = volume();
+        let fs = volume.fs();
+        let file = fs.new_file(Ino::ROOT, "f");
+        let core = &fs.core;
+        let inode = core.inode(file.ino).unwrap();
+        let has = |generation| slot_has(core, inode, generation);
+        assert_eq!((has(file.token), has(file.token + 1), has(0)), (true, false, false));
+        let at = inode_pos(core.chunk_block(inode.ino), chunk_of(inode.ino).1);
+        core.region.store_u64(at, core.region.load_u64(at) ^ 1);
+        assert!(has(file.token + 1), "half written, of whatever inode");
+        zero_slot(core, inode);
+        assert_eq!((core.region.line(at), has(file.token)), ([0; 8], false));
+        volume.abandon();
+    }
+
+    #[test]
+    fn a_lane_forgets_the_chains_of_a_dead_inode_alone() {
+        let volume = volume();
+        let core = volume.fs().core;
+        let mut guard = enter(&core).unwrap();
+        let held = |ino, generation| HeldChain { ino, generation, chain: 64 };
+        let before = [held(5, 2), held(5, 3), held(6, 2), held(5, 2), held(7, 9)];
+        guard.own.chains[..5].copy_from_slice(&before);
+        guard.own.chains_busy = 0b11011;
+        forget_chain(&mut guard, InodeId { ino: Ino(5), generation: 2 });
+        let left = guard.own.chains[..6].iter().map(|held| (held.ino, held.generation));
+        assert!(left.eq([(0, 0), (5, 3), (6, 2), (0, 0), (7, 9), (0, 0)]));
+        assert_eq!(guard.own.chains_busy, 0b10010);
+        guard.own.chains[..5].fill(HeldChain::default());
+        guard.own.chains_busy = 0;
+        drop(guard);
+        volume.abandon();
+    }
 }

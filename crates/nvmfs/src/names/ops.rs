@@ -66,11 +66,12 @@ pub fn look(core: &Core, cred: &Cred, parent: heddle_vfs::Ino, name: Name<'_>) -
 pub fn glance(core: &Core, cred: &Cred, parent: heddle_vfs::Ino, name: Name<'_>) -> Option<Meaning> {
     let dir = core.slot(parent)?;
     let mode = dir.volatile.mode();
-    if !dir.volatile.lives() || !mode.is_directory() || mode.has_list(List::Access) {
+    if mode.has_list(List::Access) {
         return None;
     }
     let (uid, gid) = dir.volatile.owner();
     cred.check_mode(FileKind::Directory, mode.perm(), uid, gid, Permission::EXECUTE).ok()?;
+    // It finds nothing if this is no directory, or a dead one.
     table::glance(core, dir, table::key(core, name.bytes()))
 }
 
@@ -469,4 +470,34 @@ fn remove_locked<'c>(
         child.volatile.touch_state(now);
     }
     Ok(Some(child))
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::state::lease::enter;
+    use crate::variant::Variant;
+    use crate::volume::{MountOptions, format, mount};
+    use heddle_vfs::Ino;
+    use heddle_vfs::short::Short;
+
+    /// Between the look without a lock and the lock.
+    #[test]
+    fn a_name_that_another_call_has_made_meanwhile_stays() {
+        let region = heddle_pmem::Region::anonymous(8 << 20).unwrap();
+        format(&region, Variant::Heddle).unwrap();
+        let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+        let volume = mount(region, &options).unwrap();
+        let fs = volume.fs();
+        let (made, late) = (fs.new_file(Ino::ROOT, "f"), fs.new_file(Ino::ROOT, "late"));
+        let core = &fs.core;
+        let (dir, key) = (core.inode(Ino::ROOT).unwrap(), table::key(core, b"f"));
+        let what = New { child: core.inode(late.ino).unwrap().id(), kind: FileKind::Regular };
+        let mut guard = enter(core).unwrap();
+        let said = add_name(core, &mut guard, dir, key, what).map(|_| ());
+        assert_eq!(said, Err(Error::Exists));
+        drop(guard);
+        assert_eq!(fs.find(Ino::ROOT, "f").map(|attr| attr.ino), Ok(made.ino));
+        volume.abandon();
+    }
 }

@@ -89,7 +89,7 @@ pub fn rename(
     loop {
         let guess = look()?;
         let _renames = (across && guess.moves_a_directory()).then(|| core.root().renames.lock());
-        let (low, high) = if from.dir.ino <= to.dir.ino { (from.dir, to.dir) } else { (to.dir, from.dir) };
+        let (low, high) = in_lock_order(from.dir, to.dir);
         let first = latch(core, low);
         let second = if across { latch(core, high) } else { None };
         // The old directory's attributes must not change meanwhile: see `VolatileInode::note_foreign_record`.
@@ -124,6 +124,11 @@ pub fn rename(
         }
         return Ok(());
     }
+}
+
+/// Two directories, in the order in which their latches are taken.
+fn in_lock_order<'c>(one: InodeRef<'c>, other: InodeRef<'c>) -> (InodeRef<'c>, InodeRef<'c>) {
+    if one.ino <= other.ino { (one, other) } else { (other, one) }
 }
 
 /// Work that a rename leaves to its caller.
@@ -174,7 +179,7 @@ fn rename_locked<'c>(
     // Within a directory both records have one version, larger than both buckets'.
     let across = from.dir.ino != to.dir.ino;
     let [version_to, version_from] = if across { versions } else { [versions[0].max(versions[1]); 2] };
-    let gains = if across { count_gain(&moved, target.as_ref(), from.dir, to.dir, mode)? } else { None };
+    let gains = if across { count_gain(&moved, target.as_ref(), from.dir, to.dir)? } else { None };
     let plan = Plan {
         from: (from, from_key),
         to: (to, to_key),
@@ -226,18 +231,17 @@ fn above(core: &Core, a: Ino, b: Ino) -> Result<bool> {
 }
 
 /// Adds one to the link count of the directory that gains a subdirectory, before anything changes. So its
-/// links never exceed the limit.
+/// links never exceed the limit. `may_move` has refused to replace a directory by a file, so these exchange.
 fn count_gain<'a>(
     moved: &Named,
     target: Option<&Named>,
     from: InodeRef<'a>,
     to: InodeRef<'a>,
-    mode: RenameMode,
 ) -> Result<Option<InodeRef<'a>>> {
     let is_dir = |named: &Named| named.kind == FileKind::Directory;
     let gains = match (is_dir(moved), target.is_some_and(is_dir)) {
         (true, false) => Some(to),
-        (false, true) if mode == RenameMode::Exchange => Some(from),
+        (false, true) => Some(from),
         _ => None,
     };
     gains.map(|dir| add_link(dir).map(|()| dir)).transpose()
@@ -425,3 +429,6 @@ fn moved_to(core: &Core, named: &Named, from: InodeRef<'_>, to: InodeRef<'_>, (n
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
