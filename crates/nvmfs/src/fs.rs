@@ -559,3 +559,6 @@ impl NvmFs {
         ops::directory(&self.core, cred, ino, Permission::EXECUTE)
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -128,3 +128,58 @@ fn may_set_size(
     }
     if size > core.file_bytes_max() { Err(Error::FileTooBig) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Set-group-id without execution by the group marked files for mandatory locking.
+    #[test]
+    fn set_ids_go_but_for_a_group_that_may_not_execute() {
+        for (perm, without) in [
+            (0o4755, 0o755),
+            (0o2755, 0o755),
+            (0o6777, 0o777),
+            (0o2745, 0o2745),
+            (0o6745, 0o2745),
+            (0o2010, 0o010),
+            (0o1777, 0o1777),
+            (0o7767, 0o3767),
+            (0o644, 0o644),
+        ] {
+            assert_eq!(without_set_ids(perm), without, "{perm:o}");
+        }
+    }
+
+    /// chown(2): root alone gives a file away; its owner gives it to groups of his.
+    #[test]
+    fn owners_change_groups_among_theirs_and_nobody_elses_files() {
+        let cred = |uid| Cred { uid, gid: uid, groups: vec![7], umask: 0 };
+        let (yes, no) = (Ok(()), Err(Error::NotPermitted));
+        // Of a file of user 5 and group 9: the new owner and group, and who may: root, user 5, user 6.
+        for (uid, gid, may) in [
+            (None, None, [&yes, &yes, &yes]),
+            (Some(5), None, [&yes, &yes, &no]),
+            (Some(6), None, [&yes, &no, &no]),
+            (None, Some(9), [&yes, &yes, &no]),
+            (None, Some(5), [&yes, &yes, &no]),
+            (None, Some(7), [&yes, &yes, &no]),
+            (None, Some(6), [&yes, &no, &no]),
+            (Some(5), Some(7), [&yes, &yes, &no]),
+            (Some(5), Some(8), [&yes, &no, &no]),
+            (Some(6), Some(7), [&yes, &no, &no]),
+        ] {
+            let set = SetAttr { uid, gid, ..SetAttr::default() };
+            for (caller, may) in [0, 5, 6].into_iter().zip(may) {
+                let owner = caller == 0 || caller == 5;
+                let said = may_set_owner(&set, &cred(caller), FileKind::Regular, owner, 5, 9);
+                assert_eq!(&said, may, "user {caller}: {uid:?} {gid:?}");
+            }
+        }
+        let mode = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+        let said = [5, 6].map(|uid| may_set_owner(&mode, &cred(uid), FileKind::Regular, uid == 5, 5, 9));
+        assert_eq!(said, [yes, no]);
+        let of_a_link = may_set_owner(&mode, &cred(0), FileKind::Symlink, true, 5, 9);
+        assert!(matches!(of_a_link, Err(Error::NotSupported(_))));
+    }
+}
