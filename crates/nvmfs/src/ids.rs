@@ -126,6 +126,7 @@ mod tests {
         assert_eq!([0, 4095, 4096, 8191].map(|at| PageNo::of(at).0), [0, 0, 1, 1]);
         assert_eq!([0, 1, 4096, 4097].map(|at| PageNo::after(at).0), [0, 1, 1, 2]);
         assert_eq!((PageNo(5).offset(), PageNo::END.offset()), (20_480, 1 << 48));
+        assert_eq!(Version::LIMIT, 0x8000_0000_0000);
         assert_eq!(
             (Version(7).next(), InodeId { ino: Ino(1), generation: 5 << 40 | 9 }.made_in()),
             (Version(8), 5)

@@ -79,3 +79,39 @@ pub(crate) fn boot_id() -> [u8; 16] {
 pub fn for_people() -> u64 {
     u64::from(std::process::id()) << 32 | u64::from(rustix::thread::gettid().as_raw_nonzero().get() as u32)
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_and_a_process_that_begins_anew_are_new() {
+        let mine = generation();
+        assert!(mine != 0 && generation() == mine && may_begin_anew());
+        // SAFETY: the child compares some numbers and leaves by `_exit`.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let child = generation();
+            let is_new = child != 0 && child != mine && child == generation() && may_begin_anew();
+            begin_anew();
+            let anew = generation();
+            let is_newer = anew != 0 && anew != child && anew != mine && anew == generation();
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(i32::from(!is_new) | i32::from(!is_newer) << 1) };
+        }
+        let mut status = 0;
+        // SAFETY: room for the answer.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!((status, generation()), (0, mine));
+    }
+
+    #[test]
+    fn boot_and_thread_are_those_of_the_kernel() {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let said: String = boot_id().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(said, text.trim().replace('-', ""));
+        // SAFETY: reads a number, cannot fail.
+        let thread = unsafe { libc::gettid() } as u64;
+        assert_eq!((for_people() >> 32, for_people() % (1 << 32)), (std::process::id().into(), thread));
+    }
+}

@@ -105,6 +105,8 @@ mod tests {
             assert_eq!((variant.raw(), Variant::from_raw(n as u32 + 1)), (n as u32 + 1, Some(variant)));
             assert_eq!(variant.lock().is_none(), variant.log() == LogKind::SelfCertifying);
             assert_eq!(variant.lock() == Some(LockKind::Inode), variant.log() == LogKind::Tail);
+            assert_eq!(variant.locks_whole_file(), variant == Variant::Nova);
+            assert_eq!(variant.locks_by_array(), variant == Variant::NovaArray);
         }
         let wrong =
             [Variant::from_name("heddl"), Variant::from_name(""), Variant::from_raw(0), Variant::from_raw(6)];

@@ -132,3 +132,16 @@ fn way_on(path: &Path, what: &Content) -> String {
         _ => String::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mkfs_is_suggested_where_nothing_would_be_lost() {
+        let said = |what| VolumeError::NotAnImage { path: "a.img".into(), what }.to_string();
+        assert!(said(Content::Blank).ends_with(". Make one with: heddle mkfs a.img"));
+        assert!(!said(Content::Unknown).contains("mkfs"));
+        assert_eq!(way_on(Path::new("a.img"), &Content::Unknown), "");
+    }
+}

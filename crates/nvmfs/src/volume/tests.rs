@@ -1,5 +1,8 @@
 //! One file system through two mappings: nothing of it lives outside the arena and the region.
 
+#[cfg(not(shuttle))]
+mod images;
+
 use super::{MountOptions, arena, boot_id, format, mount, read_superblock};
 use crate::alloc::{Purpose, take_blocks};
 use crate::format::page::SLOTS;

@@ -188,7 +188,12 @@ fn cut_repairs_can_be_undone(before: Vec<u8>) {
     for cut in cuts {
         let is = |whole: &[u8]| cut[SUPERBLOCK_BYTES..last] == whole[SUPERBLOCK_BYTES..last];
         match mounted(&cut) {
-            Err(VolumeError::HalfRepaired { .. }) => seen += 1,
+            Err(VolumeError::HalfRepaired { .. }) => {
+                seen += 1;
+                let region = Region::simulated_from(&cut).0;
+                let info = inspect("cut".as_ref(), region.len_bytes(), &|at, into| region.read(at, into));
+                assert!(info.is_ok_and(|info| info.is_half_repaired && !info.clean));
+            }
             Err(VolumeError::SuperblockDamaged { .. }) => assert!(is(&before), "changed without a mark"),
             Err(why) => panic!("{why}"),
             Ok(volume) => {
