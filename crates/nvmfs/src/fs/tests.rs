@@ -213,6 +213,30 @@ fn callers_past_the_mount_learn_what_the_kernel_has() {
     volume.unmount();
 }
 
+/// A signal handler asks the daemon for a change of a file whose latch the interrupted call holds.
+#[test]
+fn a_thread_that_holds_a_latch_of_a_file_has_interrupted_itself() {
+    let volume = fresh(Variant::Heddle, 8 * MIB);
+    let fs = volume.fs();
+    let (file, other) = (fs.new_file(Ino::ROOT, "f"), fs.new_file(Ino::ROOT, "g"));
+    // SAFETY: reads a number, cannot fail.
+    let thread = unsafe { libc::gettid() } as u32;
+    let has = |thread, file: &Handle| fs.has_interrupted_itself(thread, file.ino);
+    fs.core.root().attached.store(1, SeqCst);
+    assert!(!has(thread, &file), "it is in no call");
+    let guard = enter(&fs.core).unwrap();
+    let latch = fs.core.inode(file.ino).unwrap().volatile.eof.lock();
+    assert!(has(thread, &file));
+    assert!(!has(thread, &other) && !has(thread + 1, &file) && !has(0, &file));
+    fs.core.root().attached.store(0, SeqCst);
+    assert!(!has(thread, &file), "no process has a library");
+    drop(latch);
+    drop(guard);
+    fs.release(file);
+    fs.release(other);
+    volume.unmount();
+}
+
 /// mmap(2): the kernel asks nothing when a program stores to a page.
 #[test]
 fn blocks_for_mapped_stores_are_taken_once_space_is_short() {

@@ -3,17 +3,18 @@
 #[cfg(not(shuttle))]
 mod images;
 
-use super::{MountOptions, arena, boot_id, format, mount, read_superblock};
+use super::{MountOptions, Volume, arena, boot_id, format, mount, read_superblock};
 use crate::alloc::{Purpose, take_blocks};
 use crate::format::page::SLOTS;
 use crate::fs::NvmFs;
 use crate::log::chain;
 use crate::region::Region;
 use crate::state::core::{Core, Identity, Parts};
-use crate::state::lease::enter;
+use crate::state::lease::{enter, lanes};
 use crate::upkeep::recovery;
 use crate::upkeep::settle::HOOKS;
 use crate::variant::Variant;
+use heddle_arena::LaneId;
 use heddle_pmem::CrashPoint;
 use heddle_range_lock::{Geometry, Mode};
 use heddle_vfs::{Cookie, Cred, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RenameMode};
@@ -107,6 +108,29 @@ fn an_unmount_frees_nameless_files_that_attached_processes_have_open() {
     assert_eq!(read_superblock(&media).unwrap().mounted().unwrap().clean.get(), 1, "it is marked clean");
     assert!(attached.write(&handle, 0, &[2; 4096]).is_err(), "the file system has ended");
     crate::state::lease::leave(&attached.core);
+}
+
+/// The thread lives on, so no settler would ever free its lane.
+#[test]
+fn a_volume_that_is_left_gives_the_threads_lane_back() {
+    let ways: [fn(Volume); 2] = [Volume::abandon, Volume::relinquish];
+    for leave in ways {
+        let region = Region::anonymous(8 << 20).unwrap();
+        format(&region, Variant::Heddle).unwrap();
+        let volume =
+            mount(region, &MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() }).unwrap();
+        let other = second_view(&volume.fs.core);
+        let created = volume.fs().create(&Cred::root(), Ino::ROOT, name("f"), 0o644, OpenFlags::WRITE);
+        volume.fs().release(created.unwrap().1);
+        let leased = || {
+            let core = &other.core;
+            let is_held = |lane: &u16| core.lane_table().holder(&core.arena, LaneId(*lane)).is_some();
+            lanes(core).filter(is_held).count()
+        };
+        assert_eq!(leased(), 1);
+        leave(volume);
+        assert_eq!(leased(), 0);
+    }
 }
 
 fn name(text: &str) -> Name<'_> {

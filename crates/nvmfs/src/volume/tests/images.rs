@@ -211,7 +211,7 @@ fn arena_within(mib: u64) -> Result<usize, String> {
 
 #[test]
 fn an_arena_of_less_than_256_mib_is_none() {
-    assert_eq!(arena_within(128), Ok(0));
+    assert_eq!(arena_within(200), Ok(0));
     let room = arena_within(400).unwrap();
     assert!((192..=256).contains(&room), "{room} MiB");
 }

@@ -145,6 +145,44 @@ fn a_directory_locked_whole_is_let_go_or_killed_whole() {
     volume.abandon();
 }
 
+/// A file of the papers' variants keeps its locks where a directory has its table.
+#[test]
+fn what_is_no_directory_has_no_table() {
+    for variant in Variant::ALL {
+        let region = Region::anonymous(8 << 20).unwrap();
+        format(&region, variant).unwrap();
+        let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+        let volume = mount(region, &options).unwrap();
+        let fs = volume.fs();
+        let (file, dir) = (fs.new_file(Ino::ROOT, "f"), fs.new_dir(Ino::ROOT, "d"));
+        let core = &fs.core;
+        let [file_inode, dir_inode] = [file.ino, dir].map(|ino| core.inode(ino).unwrap());
+        let wanted = key(core, b"x");
+        let find = |inode| table::find(core, inode, wanted).map(drop);
+        assert_eq!((find(file_inode), find(dir_inode)), (Err(Error::Stale), Ok(())), "{variant:?}");
+        fs.rmdir(&Cred::root(), Ino::ROOT, heddle_vfs::short::name("d")).unwrap();
+        assert_eq!(find(dir_inode), Err(Error::Stale), "{variant:?}: it is dead");
+        fs.release(file);
+        volume.unmount();
+    }
+}
+
+/// A client can scribble over the word.
+#[test]
+fn no_word_leads_to_a_table_larger_than_the_image_needs() {
+    let region = Region::anonymous(8 << 20).unwrap();
+    format(&region, Variant::Heddle).unwrap();
+    let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+    let volume = mount(region, &options).unwrap();
+    let core = volume.fs().core;
+    let home = core.arena.offset_of(&root_of(&core).volatile.home).raw();
+    let len = |bits| table::buckets_at(&core, home | bits).map(<[Bucket]>::len);
+    // 131,072 lines for as many names: a third of that, times four, in whole powers of two.
+    let lens = [0, 2, 17, 18, 19, 40].map(len);
+    assert_eq!(lens, [Some(1), Some(4), Some(1 << 17), None, None, None]);
+    volume.unmount();
+}
+
 /// An entry without a record, of inode 77.
 fn add_to(core: &Core, own: &mut LaneLocal, bucket: &Bucket, name: &[u8]) {
     let child = InodeId { ino: Ino(77), generation: 7 };
@@ -249,6 +287,8 @@ fn buckets_read_at_once_are_unchanged_if_each_of_them_is() {
     assert!(table::list::unchanged(&table, 2, &words));
     let grown = Table { word: table.word ^ 1, ..table };
     assert!(!table::list::unchanged(&grown, 2, &words), "the directory has another table");
+    let reborn = Table { generation: table.generation + 1, ..table };
+    assert!(!table::list::unchanged(&reborn, 2, &words), "it is another directory");
     volume.abandon();
 }
 
