@@ -509,3 +509,6 @@ fn made_readable(mut node: NodeBlock, nid: Nid, features: u32) -> Result<Readabl
     sizes.copy_from_slice(&[EXTRA_ATTR_MAX_BYTES as u8, 0, 0, 0]);
     Ok(ReadableInode { inode: of(&node)?, is_doubtful: true })
 }
+
+#[cfg(test)]
+mod tests;

@@ -220,3 +220,6 @@ fn io_error(error: io::Error) -> Error {
 fn unread(image: &Path, error: Error) -> OpenError {
     OpenError::System { image: image.into(), what: "read all of", source: io::Error::other(error) }
 }
+
+#[cfg(test)]
+mod tests;
