@@ -517,3 +517,6 @@ pub fn is_f2fs(path: &Path) -> bool {
         read.is_ok() && u32::from_le_bytes(word) == MAGIC
     })
 }
+
+#[cfg(test)]
+mod tests;

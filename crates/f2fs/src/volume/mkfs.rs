@@ -325,4 +325,90 @@ mod tests {
             assert!(areas.main > areas.overprovision, "{bytes}: {areas:?}");
         }
     }
+
+    /// Computed apart from this code, by the sizes of bitmaps, entries and blocks that the format has.
+    #[test]
+    fn areas_of_each_size_are_what_the_format_gives_room_for() {
+        // MiB: segments of SIT, NAT, SSA and main area, blocks of payload, reserved segments and all that are withheld.
+        let cases: [(u64, [u32; 7]); 6] = [
+            (64, [2, 2, 1, 24, 0, 14, 16]),
+            (1024, [2, 4, 1, 502, 0, 42, 67]),
+            (70 << 10, [4, 116, 70, 35_647, 0, 284, 538]),
+            (1 << 20, [38, 82, 1024, 523_141, 0, 1060, 2051]),
+            (2 << 20, [76, 120, 2048, 1_046_329, 1, 1436, 2898]),
+            (15 << 20, [560, 120, 15_359, 7_848_278, 5, 4008, 7930]),
+        ];
+        for (mib, [sit, nat, ssa, main, payload, reserved, overprovision]) in cases {
+            let areas = Areas::of((mib / 2 - 1) as u32);
+            let wanted = Areas { sit, nat, ssa, main, payload, reserved, overprovision };
+            assert_eq!(areas, wanted, "{mib} MiB");
+            assert_eq!(areas.blocks_user(), u64::from(main - overprovision) * 512);
+        }
+        // The version bitmaps of the SIT leave the head from 31 segments of a copy on.
+        let payloads = [844_802, 844_803].map(|total| (Areas::of(total).sit, Areas::of(total).payload));
+        assert_eq!(payloads, [(60, 0), (62, 1)]);
+        let kept = [0, 9, 20, 27, 100, 1000, 1_000_000].map(kept);
+        assert_eq!(kept[..4], [(0, 0), (9, 9), (12, 14), (14, 17)]);
+        assert_eq!(kept[4..], [(22, 31), (56, 93), (1436, 2833)]);
+    }
+
+    #[test]
+    fn a_superblock_has_what_linux_checks() {
+        let made = superblock(16 << 10, "a").unwrap();
+        let versions = (made.magic.get(), made.major.get(), made.minor.get());
+        assert_eq!(versions, (0xf2f5_2010, 1, 16));
+        let logs = [
+            made.log_sector_bytes,
+            made.log_sectors_per_block,
+            made.log_block_bytes,
+            made.log_blocks_per_segment,
+        ];
+        assert_eq!(logs.map(|log| log.get()), [9, 3, 12, 9]);
+        assert_eq!((made.segments_per_section.get(), made.sections_per_zone.get()), (1, 1));
+        assert_eq!([made.node_ino, made.meta_ino, made.root_ino].map(|ino| ino.get()), [1, 2, 3]);
+        let starts = [made.segment0, made.checkpoint, made.sit, made.nat, made.ssa, made.main];
+        assert_eq!(starts.map(|start| start.get()), [1, 1, 3, 5, 7, 8].map(|segment| segment * 512));
+        let counts = [
+            made.segments,
+            made.segments_checkpoint,
+            made.segments_sit,
+            made.segments_nat,
+            made.segments_ssa,
+            made.segments_main,
+            made.sections,
+        ];
+        assert_eq!(counts.map(|count| count.get()), [31, 2, 2, 2, 1, 24, 24]);
+        assert_eq!((made.blocks.get(), made.checkpoint_payload.get()), (16 << 10, 0));
+        // extra_attr, inode_checksum, inode_crtime, sb_chksum
+        assert_eq!(made.feature.get(), 0x8 | 0x20 | 0x100 | 0x800);
+        assert_eq!((made.checksum_offset.get(), made.volume_name[0].get()), (3068, u16::from(b'a')));
+        assert!(made.uuid != [0; 16] && made.version.starts_with(b"heddle "));
+        assert!(made.init_version == made.version);
+        let head = head(&made, &Areas::of(31));
+        let random = u32::from_le_bytes(made.uuid[..4].try_into().unwrap());
+        assert_eq!(head.version.get(), u64::from(random / 2));
+        assert_eq!((head.segments_reserved.get(), head.segments_overprovision.get()), (14, 16));
+        assert_eq!((head.blocks_user.get(), head.checksum_offset.get()), (8 * 512, 4092));
+        assert_eq!((head.sit_bitmap_bytes.get(), head.nat_bitmap_bytes.get()), (64, 64));
+        let logs = head.node_segment.iter().chain(&head.data_segment);
+        assert!(logs.into_iter().all(|segment| segment.get() == u32::MAX));
+    }
+
+    #[test]
+    fn the_making_of_an_image_tells_how_far_it_is() {
+        let place = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = place.path().join("image");
+        let file = File::create(&path).unwrap();
+        let told = std::cell::RefCell::new(Vec::new());
+        for (bytes, is_made) in
+            [(IMAGE_BYTES_MIN - 4096, false), (IMAGE_BYTES_MIN, true), (IMAGE_BYTES_MAX + 4096, false)]
+        {
+            file.set_len(bytes).unwrap();
+            let made = make_image(&path, "", &|done, all| told.borrow_mut().push((done, all)));
+            let is_size = matches!(made, Err(OpenError::Size { .. }));
+            assert_eq!((made.is_ok(), is_size), (is_made, !is_made), "{bytes}");
+        }
+        // Of checkpoints, SIT and NAT, four MiB at a time.
+        assert_eq!(told.take(), [(4 << 20, 12 << 20), (8 << 20, 12 << 20), (12 << 20, 12 << 20)]);
+    }
 }
