@@ -285,8 +285,9 @@ fn a_survey_counts_the_blocks_of_a_compressed_file() {
         let fs = F2fs::open(&image.path).unwrap();
         let (survey, info) = (fs.survey(), fs.info());
         assert_eq!((survey.problems, survey.inodes.len() as u32), (Vec::<String>::new(), info.inodes));
+        assert_eq!(survey.unread, 1);
         assert_eq!(
-            survey.inodes.iter().filter(|inode| inode.blocks == 1).count(),
+            survey.inodes.iter().filter(|inode| (inode.blocks, inode.extents) == (1, 1)).count(),
             2,
             "the root, and the file"
         );

@@ -58,3 +58,17 @@ fn a_survey_counts_names_blocks_and_pieces() {
     assert_eq!((found(dir.0).kind, found(dir.0).links), (FileKind::Directory, 2));
     assert_eq!(found(3).kind, FileKind::Directory);
 }
+
+#[test]
+fn an_examination_tells_how_far_it_is() {
+    let image = Image::made(64);
+    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    ["one", "two", "three"].into_iter().for_each(|text| fs.release(create(&fs, text)));
+    fs.unmount().unwrap();
+    drop(fs);
+    let fs = F2fs::open(&image.path).unwrap();
+    let mut told = Vec::new();
+    let found = fs.examine(&mut |seen, all| told.push((seen, all)));
+    assert_eq!(told, [(1, 4), (2, 4), (3, 4), (4, 4)]);
+    assert!(found.problems.is_empty() && found.inodes.is_empty() && found.unread == 0);
+}

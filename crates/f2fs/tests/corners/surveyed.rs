@@ -4,10 +4,14 @@ use super::{ROOT, create, make_dir, mounted, name, refusal};
 use crate::common::{Image, read};
 use crate::forge::Forge;
 use heddle_f2fs::F2fs;
-use heddle_f2fs::format::{CheckpointHead, INODE_POINTERS, InodeBlock, SIT_ENTRIES, SitBlock, set_bit_msb};
+use heddle_f2fs::checksum::{SEED, checksum};
+use heddle_f2fs::format::{
+    CheckpointHead, DentryBlock, INODE_POINTERS, InodeBlock, SIT_ENTRIES, SitBlock, Superblock, advise_flag,
+    checkpoint_flag, feature, set_bit_lsb, set_bit_msb,
+};
 use heddle_vfs::{Cred, FileSystem, Ino, SetXattr, XattrName};
 use std::path::Path;
-use zerocopy::{FromBytes, FromZeros};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Pointers of an inode that this engine made stand behind its extra attributes.
 const FIRST_POINTER: usize = 9;
@@ -226,4 +230,118 @@ fn a_segment_table_that_contradicts_itself_keeps_no_reader_out() {
     assert!(read(&fs, Path::new("/other")) == [5; 9000]);
     let problems = fs.survey().problems;
     assert!(problems[0].contains("no mount can write to it"), "{problems:?}");
+}
+
+impl Sample {
+    /// The first block of a directory's entries.
+    fn entries(&self, dir: u32, change: impl FnOnce(&mut DentryBlock)) {
+        Forge::of(&self.image.path)
+            .change(self.block_of(dir), |block| change(DentryBlock::mut_from_bytes(block).unwrap()));
+    }
+
+    fn slot_of(block: &DentryBlock, ino: u32) -> usize {
+        (2..block.entries.len()).find(|slot| block.entries[*slot].ino.get() == ino).unwrap()
+    }
+
+    /// Both superblocks say that the image has these features too.
+    fn add_features(&self, features: u32) {
+        for copy in 0..2 {
+            Forge::of(&self.image.path).change(copy, |block| {
+                let found = Superblock::mut_from_prefix(&mut block[1024..]).unwrap().0;
+                found.feature.set(found.feature.get() | features);
+                found.crc.set(checksum(SEED, &found.as_bytes()[..std::mem::offset_of!(Superblock, crc)]));
+            });
+        }
+    }
+}
+
+/// `/dir` has `.`, `..` and `again`, in a slot each.
+#[test]
+fn a_survey_tells_of_entries_that_lead_elsewhere() {
+    let whole = sample();
+    let cases: [Damage; 4] = [
+        ("/dir (inode", "its entry 3 is called \".\"", |s| {
+            s.entries(s.dir, |block| {
+                (block.entries[3], block.names[3]) = (block.entries[0].clone(), block.names[0]);
+                set_bit_lsb(&mut block.bitmap, 3, true);
+            });
+        }),
+        ("/dir (inode", "`..` leads to inode", |s| {
+            s.entries(s.dir, |block| block.entries[1].ino.set(s.dir));
+        }),
+        ("with a name in /", "2 names lead to it, and it is a directory", |s| {
+            s.entries(3, |block| {
+                let slot = Sample::slot_of(block, s.other);
+                block.entries[slot].ino.set(s.dir);
+                block.entries[slot].kind = 2;
+            });
+        }),
+        // Its other name counts two, and this one may be the second.
+        ("/dir (inode", "entry 2 has a name of 5 bytes", |s| {
+            s.entries(s.dir, |block| block.entries[2].kind = 9)
+        }),
+    ];
+    for (n, (path, what, damage)) in cases.into_iter().enumerate() {
+        let sample = whole.copy();
+        damage(&sample);
+        let problems = sample.problems();
+        assert!(
+            problems.iter().any(|told| told.contains(path) && told.contains(what)),
+            "{what}: {problems:?}"
+        );
+        assert!(n == 2 || problems.len() == 1, "{what}: {problems:?}");
+    }
+}
+
+#[test]
+fn a_survey_counts_inodes_that_no_name_leads_to() {
+    let sample = sample();
+    Forge::of(&sample.image.path).head(|head| head.inodes_valid.set(head.inodes_valid.get() - 1));
+    let wanted = "the checkpoint counts 3 inodes, names lead to 4, and 0 have none";
+    assert_eq!(sample.problems(), [wanted]);
+}
+
+#[test]
+fn a_survey_tells_of_a_listed_orphan_to_which_a_name_leads() {
+    let sample = sample();
+    let fs = mounted(&sample.image);
+    let open = create(&fs, ROOT, "open");
+    fs.unlink(&Cred::root(), ROOT, name("open")).unwrap();
+    fs.sync().unwrap();
+    drop((fs, open));
+    Forge::of(&sample.image.path).orphans(|orphans| orphans.ino[0].set(sample.other));
+    sample.inode(sample.other, |inode| inode.links.set(0));
+    let (problems, other) = (sample.problems(), sample.other);
+    let wanted = format!("inode {other} is said to have no name, and a name leads to it");
+    assert!(problems.contains(&wanted), "{problems:?}");
+}
+
+#[test]
+fn what_cannot_be_read_by_design_is_counted_and_no_damage() {
+    let sample = sample();
+    sample.inode(sample.file, |inode| inode.advise |= advise_flag::ENCRYPT);
+    let survey = F2fs::open(&sample.image.path).unwrap().survey();
+    assert_eq!((survey.problems, survey.unread), (Vec::new(), 1));
+    // Encrypted names are any bytes.
+    sample.inode(sample.other, |inode| set_own_name(inode, "a/b"));
+    assert_eq!(sample.problems().len(), 1);
+    sample.add_features(feature::ENCRYPT);
+    assert_eq!(sample.problems(), Vec::<String>::new());
+}
+
+/// Linux has marked blocks there that are none.
+#[test]
+fn tables_of_an_image_that_waits_for_a_checkpoint_are_not_judged() {
+    let whole = sample();
+    for (flag, is_told) in [(0, true), (checkpoint_flag::DISABLED, false), (checkpoint_flag::RESIZING, false)]
+    {
+        let sample = whole.copy();
+        Forge::of(&sample.image.path).head(|head| {
+            head.blocks_valid.set(1 << 40);
+            head.flags.set(head.flags.get() | flag);
+        });
+        let problems = sample.problems();
+        let is_judged = problems.iter().any(|told| told.contains("no mount can write to it"));
+        assert_eq!(is_judged, is_told, "{flag:#x}: {problems:?}");
+    }
 }

@@ -330,3 +330,28 @@ impl crate::image::Media {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_beyond_ten_thousand_are_only_counted() {
+        let place = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = place.path().join("image");
+        std::fs::File::create(&path).unwrap().set_len(crate::IMAGE_BYTES_MIN).unwrap();
+        crate::make_image(&path, "", &|_, _| ()).unwrap();
+        let fs = F2fs::open(&path).unwrap();
+        for (told, lines, last) in [
+            (9_999, 9_999, "9998"),
+            (10_000, 10_000, "9999"),
+            (10_001, 10_001, "and 1 more"),
+            (10_003, 10_001, "and 3 more"),
+        ] {
+            let mut walk = Walk::of(&fs);
+            (0..told).for_each(|n| walk.tell(n.to_string()));
+            let problems = walk.run(&mut |_| ()).problems;
+            assert_eq!((problems.len(), problems.last().map(String::as_str)), (lines, Some(last)));
+        }
+    }
+}
