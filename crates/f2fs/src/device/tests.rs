@@ -66,3 +66,80 @@ fn a_closed_device_keeps_no_descriptor_of_its_image() {
     assert_eq!(open_descriptors(&path), 1, "a reader flushes nothing");
     drop(reader);
 }
+
+#[test]
+fn sixteen_flushes_at_once_have_a_description_each() {
+    let (dir, device) = device(8);
+    let path = dir.path().join("image");
+    // One of them is the device's own.
+    assert_eq!((device.flushes.begin().file.is_none(), open_descriptors(&path)), (true, 16));
+    let at_once: Vec<_> = (0..16).map(|_| device.flushes.begin()).collect();
+    assert_eq!(at_once.iter().filter(|own| own.file.is_none()).count(), 1);
+}
+
+#[test]
+fn a_file_that_was_cut_short_takes_no_flush() {
+    let (dir, device) = device(8);
+    let file = File::options().write(true).open(dir.path().join("image")).unwrap();
+    for (bytes, is_whole) in [(8 * 4096, true), (9 * 4096, true), (8 * 4096 - 1, false), (4096, false)] {
+        file.set_len(bytes).unwrap();
+        assert_eq!(device.check_size().is_ok(), is_whole, "{bytes}");
+        let flushed = device.flush();
+        device.forget_loss();
+        assert!(flushed.is_ok() == is_whole, "{bytes}: {flushed:?}");
+    }
+}
+
+/// An image whose bytes say where they are.
+fn numbered(blocks: u64) -> (tempfile::TempDir, Device, Vec<u8>) {
+    let (dir, device) = device(blocks);
+    let bytes: Vec<u8> = (0..blocks * 4096).map(|at| (at / 4096 * 16 + at % 13) as u8).collect();
+    device.write(BlockAddr(0), &bytes).unwrap();
+    (dir, device, bytes)
+}
+
+#[test]
+fn a_view_reads_old_blocks_as_they_were() {
+    let (dir, device, mut bytes) = numbered(8);
+    let image = heddle_undo::Image { uuid: [0; 16], epochs: [0; 2], blocks: 8, repair: 1 };
+    let mut undo = heddle_undo::Writer::create(&dir.path().join("undo"), image).unwrap();
+    for block in [2_u8, 4, 5] {
+        let old: [u8; BLOCK_BYTES] = std::array::from_fn(|at| block ^ 0xff ^ at as u8);
+        undo.keep(block.into(), &old).unwrap();
+        bytes[usize::from(block) * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&old);
+    }
+    let view = device.view(Some(undo.old())).unwrap();
+    for (addr, skip, len) in
+        [(2, 0, 4096), (1, 0, 3 * 4096), (1, 100, 5 * 4096), (2, 4000, 200), (5, 7, 5), (0, 1, 9)]
+    {
+        let mut found = vec![0; len];
+        view.read(BlockAddr(addr), skip, &mut found).unwrap();
+        assert!(
+            found == bytes[addr as usize * BLOCK_BYTES + skip..][..len],
+            "{len} bytes at {addr} + {skip}"
+        );
+    }
+}
+
+/// The faults that other tests ask for.
+#[test]
+fn reads_that_touch_an_unreadable_block_fail_and_no_others() {
+    let (_dir, device, bytes) = numbered(8);
+    device.faults.lock().unwrap().unreadable = [3, 5];
+    let cases = [
+        (0, 0, 3 * 4096, true),
+        (0, 0, 3 * 4096 + 1, false),
+        (2, 0, 4096, true),
+        (2, 4000, 96, true),
+        (2, 4000, 97, false),
+        (3, 0, 1, false),
+        (4, 0, 4096, false),
+        (5, 0, 3 * 4096, true),
+    ];
+    for (addr, skip, len, is_read) in cases {
+        let mut found = vec![0; len];
+        let read = device.read(BlockAddr(addr), skip, &mut found);
+        assert_eq!(read.is_ok(), is_read, "{len} bytes at {addr} + {skip}");
+        assert!(!is_read || found == bytes[addr as usize * BLOCK_BYTES + skip..][..len]);
+    }
+}

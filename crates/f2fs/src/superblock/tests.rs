@@ -1,4 +1,9 @@
+use super::repair_mark::{RepairId, RepairMark, RepairState};
 use super::*;
+use crate::device::Access;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U32, U64};
 
@@ -140,4 +145,211 @@ fn a_superblock_is_known_by_its_first_word_and_its_checksum() {
     assert_eq!(check(&summed), Ok(()));
     summed.uuid[3] ^= 4;
     assert!(check(&summed).is_err());
+}
+
+#[test]
+fn areas_begin_behind_the_superblocks_and_end_before_the_marks() {
+    // All of them moved, so that the checkpoints are at this block.
+    let begins = |at: u32| {
+        changed(|sb| {
+            for start in
+                [&mut sb.segment0, &mut sb.checkpoint, &mut sb.sit, &mut sb.nat, &mut sb.ssa, &mut sb.main]
+            {
+                start.set(start.get() - 512 + at);
+            }
+        })
+    };
+    assert_eq!([0, 1, 2, 3].map(|at| begins(at).is_ok()), [false, false, true, true]);
+    // Two numbers mark what is no block, and one more is left out.
+    let ends = |end: u64| {
+        let mut sb = whole();
+        let behind = (end % 512) as u32;
+        for start in
+            [&mut sb.segment0, &mut sb.checkpoint, &mut sb.sit, &mut sb.nat, &mut sb.ssa, &mut sb.main]
+        {
+            start.set(start.get() - 512 + behind);
+        }
+        sb.segments_main = U32::new(((end - u64::from(sb.main.get())) / 512) as u32);
+        sb.blocks = U64::new(u64::MAX);
+        geometry(&sb, u64::MAX).err().unwrap()
+    };
+    assert!(ends((1 << 32) - 3).contains("sizes"), "{}", ends((1 << 32) - 3));
+    assert!(ends((1 << 32) - 2).contains("where no pointer leads"));
+}
+
+#[test]
+fn a_main_area_is_as_large_as_its_tables_have_entries() {
+    // With so many segments of the SIT and of summaries.
+    let fits = |sit: u32, ssa: u32, main: u32| {
+        let mut sb = whole();
+        (sb.segments_sit, sb.segments_ssa, sb.segments_main) = (U32::new(sit), U32::new(ssa), U32::new(main));
+        (sb.segments_per_section, sb.sections) = (U32::new(1), U32::new(main));
+        sb.nat = U32::new(sb.sit.get() + 512 * sit);
+        sb.ssa = U32::new(sb.nat.get() + 1024);
+        sb.main = U32::new(sb.ssa.get() + 512 * ssa);
+        sb.blocks = U64::new(1 << 31);
+        geometry(&sb, 1 << 31).is_ok()
+    };
+    // A block of the SIT has 55 entries, and half of them are copies; one of summaries is for one segment.
+    for (sit, ssa, main) in [(2, 99, 512 * 55), (4, 200, 2 * 512 * 55), (2, 1, 512), (2, 3, 3 * 512)] {
+        assert!(fits(sit, ssa, main) && !fits(sit, ssa, main + 1), "{sit} {ssa} {main}");
+    }
+}
+
+/// An image, and its device.
+fn image() -> (tempfile::TempDir, Device) {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = path_in(&place);
+    File::create(&path).unwrap().set_len(crate::IMAGE_BYTES_MIN).unwrap();
+    crate::make_image(&path, "label", &|_, _| ()).unwrap();
+    let device = Device::open(&path, Access::Write).unwrap();
+    (place, device)
+}
+
+fn path_in(place: &tempfile::TempDir) -> PathBuf {
+    place.path().join("image")
+}
+
+fn copies(device: &Device) -> [Block; 2] {
+    [0, 1].map(|copy| *device.block(BlockAddr(copy)).unwrap())
+}
+
+fn damage(device: &Device, copy: u32) {
+    let mut block = *device.block(BlockAddr(copy)).unwrap();
+    block[SUPERBLOCK_OFFSET_BYTES] ^= 1;
+    device.write(BlockAddr(copy), &block).unwrap();
+}
+
+#[test]
+fn the_first_superblock_replaces_the_second_if_their_marks_differ() {
+    for (changed, stays) in [([0, 0], true), ([1, 1], false)] {
+        let (_place, device) = image();
+        let [before, _] = copies(&device);
+        rewrite(&device, changed, |found| found.node_log_mark = *b"a mark\0\0").unwrap();
+        repair(&device).unwrap();
+        let [first, second] = copies(&device);
+        assert!(first == second && (first != before) == stays);
+    }
+}
+
+#[test]
+fn a_superblock_without_its_feature_gets_no_checksum() {
+    let (_place, device) = image();
+    rewrite(&device, [0, 1], |found| found.crc.set(7)).unwrap();
+    assert_ne!(checked(&device, 0).unwrap().crc.get(), 7);
+    for copy in 0..2 {
+        let mut block = *device.block(BlockAddr(copy)).unwrap();
+        let found = Superblock::mut_from_bytes(&mut block[SUPERBLOCK_OFFSET_BYTES..]).unwrap();
+        found.feature.set(found.feature.get() & !feature::SUPERBLOCK_CHECKSUM);
+        device.write(BlockAddr(copy), &block).unwrap();
+    }
+    rewrite(&device, [0, 1], |found| found.crc.set(7)).unwrap();
+    assert_eq!(checked(&device, 0).unwrap().crc.get(), 7);
+    // A damaged copy is left as it is.
+    damage(&device, 1);
+    let [_, before] = copies(&device);
+    rewrite(&device, [0, 1], |found| found.crc.set(8)).unwrap();
+    assert!(copies(&device)[1] == before && checked(&device, 0).unwrap().crc.get() == 8);
+}
+
+#[test]
+fn superblocks_are_equal_but_for_marks_and_their_checksum() {
+    let (_place, device) = image();
+    let whole = copies(&device)[0];
+    let is_equal = |change: &dyn Fn(&mut Superblock)| {
+        let mut other = whole;
+        change(Superblock::mut_from_bytes(&mut other[SUPERBLOCK_OFFSET_BYTES..]).unwrap());
+        equal_but_for_marks([whole, other])
+    };
+    assert!(is_equal(&|_| ()));
+    assert!(is_equal(&|found| {
+        (found.repair_mark, found.node_log_mark) = (*b"HEDDLERB", *b"HEDDLERB");
+        found.repair_id.set(7);
+        found.crc.set(7);
+    }));
+    assert!(!is_equal(&|found| found.volume_name[0].set(7)));
+    let mut other = whole;
+    other[SUPERBLOCK_OFFSET_BYTES - 1] ^= 1;
+    assert!(!equal_but_for_marks([whole, other]));
+    assert!(is_whole(&whole) && !is_whole(&[0; BLOCK_BYTES]));
+    other[SUPERBLOCK_OFFSET_BYTES + 100] ^= 1;
+    assert!(!is_whole(&other));
+}
+
+/// What another program left before the first superblock's place, or in that of the second, is newer.
+#[test]
+fn another_format_counts_as_newer_where_mkfs_would_have_cleared() {
+    type Mark = (usize, &'static [u8]);
+    let marks: [(Mark, bool, bool); 6] = [
+        ((0, b"XFSB"), true, true),
+        ((516, b"!Stra0tis\x86\xff\x02^\x41rh"), true, true),
+        ((4120, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"), true, true),
+        ((4086, b"SWAPSPACE2"), false, true),
+        ((8192, b"OCFSV2"), false, true),
+        ((0x8001, b"CD001"), false, true),
+    ];
+    for ((at, bytes), is_refused, is_refused_without_first) in marks {
+        for (is_first_gone, wanted) in [(false, is_refused), (true, is_refused_without_first)] {
+            let (place, device) = image();
+            drop(device);
+            let file = File::options().write(true).open(path_in(&place)).unwrap();
+            if is_first_gone {
+                file.write_all_at(&[0; BLOCK_BYTES], 0).unwrap();
+            }
+            file.write_all_at(bytes, at as u64).unwrap();
+            let refused = refuse_foreign(&Device::open(&path_in(&place), Access::Read).unwrap());
+            assert_eq!(refused.is_err(), wanted, "{at}, {is_first_gone}");
+            if let Err(OpenError::Foreign { at: told, .. }) = refused {
+                assert_eq!(told, at as u64);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_repair_that_either_superblock_says_is_half_done_is_half_done() {
+    let mark = |id, state| Some(RepairMark { id: RepairId(id), state });
+    let [begun, back, done] =
+        [RepairState::UnderWay, RepairState::GoingBack, RepairState::Done].map(|state| mark(5, state));
+    let cases = [
+        (None, None, None),
+        (begun, begun, begun),
+        (None, begun, begun),
+        (begun, None, begun),
+        (done, back, back),
+        (back, done, back),
+        (done, None, done),
+        (None, done, None),
+        (done, mark(6, RepairState::Done), done),
+    ];
+    let (_place, device) = image();
+    let put = |copy, mark: Option<RepairMark>| {
+        let bytes = match mark.map(|mark| mark.state) {
+            None => [0; 8],
+            Some(RepairState::UnderWay) => *b"HEDDLERB",
+            Some(RepairState::GoingBack) => *b"HEDDLERU",
+            Some(RepairState::Done) => *b"HEDDLERD",
+        };
+        rewrite(&device, [copy, copy], |found| {
+            found.repair_mark = bytes;
+            found.repair_id.set(mark.map_or(0, |mark| mark.id.0));
+        })
+        .unwrap();
+    };
+    for (first, second, told) in cases {
+        put(0, first);
+        put(1, second);
+        assert_eq!(repair_mark::read(&device), told, "{first:?}, {second:?}");
+        if let Some(mark) = first {
+            assert_eq!(repair_mark::is_on_all(&device, mark), first == second, "{first:?}, {second:?}");
+        }
+        assert_eq!(told.map(RepairMark::is_half), told.map(|mark| Some(mark) != done));
+    }
+    let mark = begun.unwrap();
+    put(0, begun);
+    damage(&device, 1);
+    assert!(repair_mark::is_on_all(&device, mark), "a damaged copy says nothing");
+    damage(&device, 0);
+    assert!(!repair_mark::is_on_all(&device, mark), "nor do two of them");
+    assert_eq!(repair_mark::read(&device), None);
 }
