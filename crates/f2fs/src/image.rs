@@ -174,3 +174,47 @@ impl Media {
         Ok(Run { addr, pages: pages.max(1) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mounted::F2fs;
+
+    #[test]
+    fn a_run_ends_with_its_blocks_its_hole_or_the_main_area() {
+        let place = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = place.path().join("image");
+        std::fs::File::create(&path).unwrap().set_len(crate::IMAGE_BYTES_MIN).unwrap();
+        crate::make_image(&path, "", &|_, _| ()).unwrap();
+        let media = F2fs::open(&path).unwrap().media;
+        let main = media.geometry.main.0;
+        let last = main + media.geometry.main_segments * 512 - 1;
+        let (hole, new, mark) = (0, u32::MAX, u32::MAX - 1);
+        let run = |pointers: &[u32]| {
+            let pointers: Vec<U32> = pointers.iter().map(|pointer| U32::new(*pointer)).collect();
+            media.run_of(Nid(9), &pointers).map(|run| (run.addr.0, run.pages))
+        };
+        let cases: [(&[u32], u32, u64); 11] = [
+            (&[main, main + 1, main + 2], main, 3),
+            (&[main, main + 1, main + 3], main, 2),
+            (&[main, hole], main, 1),
+            (&[main + 1, main], main + 1, 1),
+            (&[hole, hole, hole, main], hole, 3),
+            (&[hole, new], hole, 1),
+            (&[new, new, hole], new, 2),
+            (&[last - 1, last, last + 1], last - 1, 2),
+            (&[last, last + 1], last, 1),
+            (&[last, mark], last, 1),
+            (&[], hole, 1),
+        ];
+        for (pointers, addr, pages) in cases {
+            assert_eq!(run(pointers), Ok((addr, pages)), "{pointers:?}");
+        }
+        for wrong in [main - 1, last + 1, 1, mark - 1] {
+            let Err(Error::Corrupt(why)) = run(&[wrong]) else { panic!("{wrong}") };
+            assert_eq!(why, format!("inode 9: a page is at block {wrong}, outside the main area"));
+        }
+        let Err(Error::Corrupt(why)) = run(&[mark]) else { panic!("a mark is no block") };
+        assert!(why.contains("compressed cluster"), "{why}");
+    }
+}

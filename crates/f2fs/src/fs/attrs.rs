@@ -189,3 +189,6 @@ pub(crate) fn check_regular(inode: &Inode) -> Result<()> {
         _ => Err(Error::InvalidArgument("not a regular file")),
     }
 }
+
+#[cfg(test)]
+mod tests;

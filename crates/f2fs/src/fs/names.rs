@@ -521,3 +521,6 @@ impl F2fs {
         self.loss_of(to, m.new_name, &target)
     }
 }
+
+#[cfg(test)]
+mod tests;

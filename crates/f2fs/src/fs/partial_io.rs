@@ -102,21 +102,69 @@ impl F2fs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use heddle_vfs::{Cred, Ino, Name, OpenFlags};
+    use crate::variant::Variant;
+    use heddle_vfs::{Cred, Ino, Name, OpenFlags, RangeOp};
 
-    #[test]
-    fn existing_pages_are_overwritten_without_the_whole_file() {
+    fn with_file(variant: Variant, work: impl FnOnce(&F2fs, &Handle)) {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = dir.path().join("image");
         std::fs::File::create(&path).unwrap().set_len(crate::IMAGE_BYTES_MIN).unwrap();
         crate::make_image(&path, "", &|_, _| ()).unwrap();
-        let fs = F2fs::open_for_writing(&path).unwrap();
+        let fs = F2fs::open_as(&path, variant).unwrap();
         let name = Name::new(b"f").unwrap();
         let (_, file) = fs.create(&Cred::root(), Ino::ROOT, name, 0o644, OpenFlags::READ_WRITE).unwrap();
-        fs.write(&file, 0, &[1; 3 * 4096]).unwrap();
-        assert_eq!(fs.overwrite_existing(&file, 100, &[2; 8000]), Ok(true));
-        assert_eq!(fs.overwrite_existing(&file, 3 * 4096, &[2]), Ok(false), "beyond the end");
+        work(&fs, &file);
         fs.release(file);
         fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn existing_pages_are_overwritten_without_the_whole_file() {
+        with_file(Variant::F2fs, |fs, file| {
+            fs.write(file, 0, &[1; 3 * 4096]).unwrap();
+            assert_eq!(fs.overwrite_existing(file, 100, &[2; 8000]), Ok(true));
+            assert_eq!(fs.overwrite_existing(file, 3 * 4096, &[2]), Ok(false), "beyond the end");
+        });
+    }
+
+    #[test]
+    fn a_write_that_moves_the_end_or_fills_a_hole_takes_the_whole_file() {
+        with_file(Variant::RangeLock, |fs, file| {
+            fs.write(file, 0, &[1; 100]).unwrap();
+            // The page is there, and the size changes.
+            assert_eq!(fs.overwrite_existing(file, 50, &[2; 51]), Ok(false));
+            assert_eq!(fs.overwrite_existing(file, 50, &[2; 50]), Ok(true));
+            fs.write(file, 2 * 4096, &[1; 100]).unwrap();
+            assert_eq!(fs.overwrite_existing(file, 4096, &[2]), Ok(false), "a hole");
+            assert_eq!(fs.write(file, 50, &[3; 51]), Ok(51));
+            let mut bytes = [0; 102];
+            assert_eq!(fs.read(file, 0, &mut bytes), Ok(102));
+            assert_eq!((&bytes[..50], &bytes[50..101], bytes[101]), (&[1; 50][..], &[3; 51][..], 0));
+        });
+    }
+
+    #[test]
+    fn no_bytes_are_read_from_anywhere() {
+        for variant in [Variant::F2fs, Variant::RangeLock] {
+            with_file(variant, |fs, file| {
+                fs.write(file, 0, b"bytes").unwrap();
+                for at in [0, 3, 5, 1 << 40] {
+                    assert_eq!(fs.read(file, at, &mut []), Ok(0), "{at}");
+                }
+            });
+        }
+    }
+
+    /// Blocks are counted from where the range begins.
+    #[test]
+    fn a_small_range_is_allocated_however_far_it_lies() {
+        for op in [RangeOp::Allocate { keep_size: true }, RangeOp::Zero { keep_size: true }] {
+            with_file(Variant::F2fs, |fs, file| {
+                assert_eq!(fs.fallocate(file, op, 1 << 41, 3 * 4096), Ok(()));
+                assert_eq!(fs.fallocate(file, op, 0, 1 << 41), Err(Error::NoSpace));
+                assert!(matches!(fs.fallocate(file, op, 0, 0), Err(Error::InvalidArgument(_))));
+                assert_eq!(fs.getattr(file.ino).unwrap().size_bytes, 0);
+            });
+        }
     }
 }

@@ -81,3 +81,26 @@ impl Guards {
         stripes.iter().map(|n| self.stripes[*n].write().unwrap_or_else(PoisonError::into_inner)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inodes_share_a_lock_by_their_numbers_remainder() {
+        let stripes = [0, 1, 4095, 4096, 4097, 1 << 24, u32::MAX].map(|nid| Guards::stripe(Nid(nid)));
+        assert_eq!(stripes, [0, 1, 4095, 0, 1, 0, 4095]);
+    }
+
+    #[test]
+    fn changes_inside_are_counted_until_they_leave() {
+        let guards = Guards::new();
+        let (first, before) = guards.changing(5);
+        let (second, beside) = guards.changing(7);
+        assert_eq!((before, beside), (0, 5));
+        drop(first);
+        assert_eq!(guards.changing(0).1, 7);
+        drop(second);
+        assert_eq!(guards.changing(0).1, 0);
+    }
+}
