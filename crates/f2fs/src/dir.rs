@@ -432,40 +432,4 @@ fn bucket(hash: u32, level: u32, dir_level: u8) -> (u64, u64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn levels_follow_each_other_and_double() {
-        assert_eq!(bucket(7, 0, 0), (0, 2));
-        assert_eq!(bucket(7, 1, 0), (2 + 2, 2));
-        assert_eq!(bucket(7, 2, 0), (2 + 4 + 3 * 2, 2));
-        assert_eq!(bucket(7, 0, 2), (3 * 2, 2));
-        assert_eq!(bucket(0, 31, 0).1, 4);
-    }
-
-    #[test]
-    fn as_many_entries_stand_inline_as_fit_with_a_bit_each() {
-        assert_eq!([0, 19, 20, 3488, 3688].map(inline_slots), [(0, 0), (0, 0), (1, 1), (182, 23), (192, 24)]);
-    }
-
-    #[test]
-    fn kinds_are_numbered_from_1_to_7() {
-        use FileKind::*;
-        let kinds = [Regular, Directory, CharDevice, BlockDevice, Fifo, Socket, Symlink];
-        assert_eq!((1..=7).map(kind_of).collect::<Vec<_>>(), kinds.map(Some));
-        assert_eq!([0, 8, 255].map(kind_of), [None; 3]);
-    }
-
-    #[test]
-    fn buckets_grow_up_to_a_limit_and_become_four_blocks() {
-        assert_eq!(
-            [buckets(0, 0), buckets(3, 2), buckets(29, 1), buckets(60, 60)],
-            [1, 32, 1 << 30, 1 << 30]
-        );
-        // Linux' value: `MAX_DIR_HASH_DEPTH / 2` is 31.
-        assert_eq!([0, 30, 31, 62].map(bucket_blocks), [2, 2, 4, 4]);
-        let before: u64 = (0..31).map(|level| 2 << level).sum();
-        assert_eq!(bucket((1 << 30) + 5, 31, 0), (before + 5 * 4, 4));
-    }
-}
+mod tests;

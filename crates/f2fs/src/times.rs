@@ -89,6 +89,20 @@ mod tests {
     }
 
     #[test]
+    fn a_write_that_nobody_looks_for_takes_the_tick() {
+        for (mtime, ctime) in [(0, 0), (7, 0), (i64::MIN, i64::MIN)] {
+            let stat_ticks = StatTicks::new();
+            let all_ticks = (0..1000).all(|_| {
+                let before = tick();
+                let time = stat_ticks.of_write(Nid(5), Time(mtime), Time(ctime)).unwrap();
+                // The exact time is later than that of the last tick.
+                (before..=tick()).contains(&time)
+            });
+            assert!(all_ticks, "{mtime} {ctime}");
+        }
+    }
+
+    #[test]
     fn a_write_after_a_look_is_later_than_what_was_seen() {
         let (stat_ticks, nid) = (StatTicks::new(), Nid(5));
         let mut times = stat_ticks.of_write(nid, Time(0), Time(0)).unwrap();

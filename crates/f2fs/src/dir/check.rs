@@ -81,3 +81,23 @@ impl Media {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_is_kept_up_to_a_number_and_once_at_least() {
+        for (most, kept) in [(0, 1), (1, 1), (2, 2), (5, 3)] {
+            let mut damage = Damage::up_to(most);
+            assert!(!damage.is_met());
+            for n in 0..3 {
+                damage.note(|| Error::Corrupt(format!("{n}")));
+                assert!(damage.is_met());
+            }
+            assert_eq!(damage.met.len(), kept, "{most}");
+            assert_eq!(damage.end(), Err(Error::Corrupt("0".into())), "the first is told");
+        }
+        assert_eq!(Damage::up_to(1).end(), Ok(()));
+    }
+}
