@@ -64,7 +64,7 @@ fn a_name_is_found_beside_others_of_its_hash() {
 }
 
 #[test]
-fn an_entry_that_may_have_a_name_is_damage_of_that_name_alone() {
+fn a_damaged_entry_is_damage_of_its_possible_name_alone() {
     let mut block = DentryBlock::read_from_bytes(&[0; BLOCK_BYTES]).unwrap();
     put(&mut block, 2, "one", 50, hash(b"one"));
     put(&mut block, 3, "wrong", 60, hash(b"other"));

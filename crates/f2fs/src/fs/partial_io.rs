@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_moves_the_end_or_fills_a_hole_takes_the_whole_file() {
+    fn a_write_that_grows_or_fills_a_hole_takes_the_whole_file() {
         with_file(Variant::RangeLock, |fs, file| {
             fs.write(file, 0, &[1; 100]).unwrap();
             // The page is there, and the size changes.

@@ -103,7 +103,7 @@ fn inodes_without_a_name_are_refused_beyond_what_a_checkpoint_lists() {
 
 /// Linux looks at the flag before it believes the name in an inode.
 #[test]
-fn an_inode_with_a_second_name_says_that_its_own_is_not_its_only_one() {
+fn an_inode_of_two_names_marks_its_own_as_not_the_only_one() {
     with_image(|fs| {
         let is_marked = |ino: Ino| {
             let inode = fs.media.inode(nid_of(ino).unwrap()).unwrap();
@@ -123,7 +123,7 @@ fn an_inode_with_a_second_name_says_that_its_own_is_not_its_only_one() {
 
 /// rename(2): EACCES if `..` of a directory that moves cannot be changed.
 #[test]
-fn a_directory_moves_to_another_one_if_its_mover_may_write_to_it() {
+fn a_directory_moves_elsewhere_if_its_mover_may_write_to_it() {
     use RenameMode::{Exchange, Replace};
     with_image(|fs| {
         let make = |dir, text, kind| make(fs, &Cred::root(), dir, text, kind, &[]).unwrap();

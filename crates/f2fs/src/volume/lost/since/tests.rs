@@ -296,7 +296,7 @@ fn nameless_quota_files_of_the_superblock_are_not_lost() {
 }
 
 #[test]
-fn an_orphan_of_the_checkpoint_is_lost_only_if_it_counts_a_name() {
+fn an_orphan_is_lost_only_if_it_counts_a_name() {
     let mut ino = 0;
     let before = Scene::of(|fs| {
         let file = create(fs, Ino::ROOT, "gone");
