@@ -143,3 +143,46 @@ fn reads_that_touch_an_unreadable_block_fail_and_no_others() {
         assert!(!is_read || found == bytes[addr as usize * BLOCK_BYTES + skip..][..len]);
     }
 }
+
+#[test]
+fn discarded_blocks_are_zeros_and_their_space_is_given_back() {
+    let (dir, device, bytes) = numbered(8);
+    let block = |addr: u32| *device.block(BlockAddr(addr)).unwrap();
+    let held = || dir.path().join("image").metadata().unwrap().blocks() / 8;
+    let is_whole = |addr: u32| block(addr)[..] == bytes[addr as usize * BLOCK_BYTES..][..BLOCK_BYTES];
+    device.discard(BlockAddr(0), 8);
+    assert!((0..8).all(is_whole) && held() == 8, "it is not asked for");
+    device.set_discards(true);
+    device.discard(BlockAddr(2), 1);
+    device.discard(BlockAddr(5), 3);
+    let whole: Vec<u32> = (0..8).filter(|addr| is_whole(*addr)).collect();
+    assert_eq!((whole, held()), (vec![0, 1, 3, 4], 4));
+    assert!([2, 5, 6, 7].into_iter().all(|addr| block(addr) == [0; BLOCK_BYTES]));
+    assert!(device.check_size().is_ok(), "the file is as long as before");
+    device.set_discards(false);
+    device.discard(BlockAddr(0), 1);
+    assert!(is_whole(0));
+}
+
+#[test]
+fn the_first_change_waits_for_what_prepares_it() {
+    let (_dir, device) = device(8);
+    let written = || {
+        let traffic = device.traffic.lock().unwrap();
+        let addr = |one: &Traffic| match one {
+            Traffic::Write(addr, _) => Some(addr.0),
+            _ => None,
+        };
+        traffic.iter().filter_map(addr).collect::<Vec<_>>()
+    };
+    device.prepare_by(|_| Err(Error::NoSpace));
+    assert_eq!(device.write(BlockAddr(1), &[1; BLOCK_BYTES]), Err(Error::NoSpace));
+    device.set_discards(true);
+    device.discard(BlockAddr(1), 1);
+    assert!(written().is_empty() && device.traffic.lock().unwrap().is_empty());
+    device.prepare_by(|device| device.write_unprepared(BlockAddr(7), &[7; BLOCK_BYTES]));
+    for addr in [1, 2] {
+        device.write(BlockAddr(addr), &[1; BLOCK_BYTES]).unwrap();
+    }
+    assert_eq!(written(), [7, 1, 2], "once");
+}

@@ -105,7 +105,7 @@ fn a_directory_says_how_deep_and_how_large_it_is() {
     crate::make_image(&path, "", &|_, _| ()).unwrap();
     let fs = F2fs::open_for_writing(&path).unwrap();
     let pipe = NewNode { kind: FileKind::Fifo, perm: 0o600, rdev: 0, target: &[] };
-    let mut depths = Vec::new();
+    let (mut depths, mut size_bytes) = (Vec::new(), 4096);
     for n in 0..700 {
         let text = format!("{n} of some bytes");
         fs.make(&Cred::root(), Ino::ROOT, Name::new(text.as_bytes()).unwrap(), pipe).unwrap();
@@ -114,9 +114,10 @@ fn a_directory_says_how_deep_and_how_large_it_is() {
         if depths.last() != Some(&depth) {
             depths.push(depth);
         }
-        if n % 50 != 49 {
+        if size_bytes == root.size_bytes {
             continue;
         }
+        size_bytes = root.size_bytes;
         let is_there = |page: &u64| fs.media.entries_of(&root, PageNo(*page)).unwrap().is_some();
         let pages = (0..64).filter(is_there).last().unwrap() + 1;
         // So many pages have all levels of two blocks a bucket.
@@ -125,4 +126,85 @@ fn a_directory_says_how_deep_and_how_large_it_is() {
         assert!(of_levels(depth - 1) < pages && pages <= of_levels(depth), "{n}: {pages}, {depth}");
     }
     assert_eq!(depths, [1, 2, 3]);
+}
+
+fn slots(block: &DentryBlock) -> Slots<'_> {
+    Slots::of_block(Nid(7), PageNo(0), block)
+}
+
+fn mark(block: &mut DentryBlock, slot: usize, is_used: bool) {
+    block.bitmap[slot / 8] = block.bitmap[slot / 8] & !(1 << (slot % 8)) | u8::from(is_used) << (slot % 8);
+}
+
+/// A name of two slots from the fourth on, behind four of one.
+fn five_names() -> DentryBlock {
+    let mut block = DentryBlock::read_from_bytes(&[0; BLOCK_BYTES]).unwrap();
+    for (slot, text) in ["a", "b", "c", "d", "of two slots"].into_iter().enumerate() {
+        put(&mut block, slot, text, 50, hash(text.as_bytes()));
+    }
+    block
+}
+
+#[test]
+fn no_room_is_what_a_name_without_marks_may_cover() {
+    let mut block = five_names();
+    assert_eq!((slots(&block).room(1), slots(&block).room(32)), (Some(6), Some(6)));
+    assert_eq!((slots(&block).room(208), slots(&block).room(209)), (Some(6), None));
+    mark(&mut block, 5, false);
+    assert_eq!((slots(&block).room(1), slots(&block).room(2)), (None, None));
+    // If it is not the name's own hash, its length may be wrong.
+    block.entries[4].hash = 7.into();
+    assert_eq!(slots(&block).room(1), Some(5));
+    mark(&mut block, 0, false);
+    assert_eq!((slots(&block).room(1), slots(&block).room(2)), (Some(0), Some(5)));
+}
+
+#[test]
+fn the_rest_of_a_name_is_marked_and_has_no_length() {
+    let mut block = five_names();
+    let mut put_behind = |slot: usize, is_used: bool, name_bytes: u16| {
+        mark(&mut block, slot, is_used);
+        block.entries[slot].name_bytes = name_bytes.into();
+        slots(&block).is_doubtful(5, 6)
+    };
+    assert!(!put_behind(5, true, 0));
+    assert!(put_behind(5, false, 0));
+    assert!(put_behind(5, true, 3));
+    assert!(put_behind(5, false, 3));
+    assert!(!put_behind(5, true, 0));
+    // Behind it another name begins, or nothing is.
+    assert!(!put_behind(6, true, 3));
+    assert!(put_behind(6, true, 0));
+    assert!(!put_behind(6, false, 3) && !put_behind(6, false, 0));
+    mark(&mut block, 213, true);
+    assert!(!slots(&block).is_doubtful(213, 214) && !slots(&block).is_doubtful(214, 214));
+}
+
+/// Where the next entry begins is unknown there.
+#[test]
+fn behind_a_damaged_entry_only_names_of_their_hash_count() {
+    let mut block = five_names();
+    let found = |block: &DentryBlock| {
+        let mut found = Vec::new();
+        let each = slots(block).each(&mut |slot, entry| {
+            found.push((slot, entry.map(|entry| entry.name[0])));
+            Ok(slot == 9)
+        });
+        (found, each)
+    };
+    let all = |second: Option<u8>, third: Option<u8>| {
+        let names = [Some(b'a'), second, third, Some(b'd'), Some(b'o')];
+        (names.into_iter().enumerate().collect::<Vec<_>>(), Ok(false))
+    };
+    assert_eq!(found(&block), all(Some(b'b'), Some(b'c')));
+    // A wrong hash alone hides no name.
+    block.entries[2].hash = 7.into();
+    assert_eq!(found(&block), all(Some(b'b'), Some(b'c')));
+    block.entries[1].kind = 9;
+    assert_eq!(found(&block), all(None, None));
+    // Behind a free slot an entry begins again.
+    mark(&mut block, 1, false);
+    assert_eq!(found(&block).0[..2], [(0, Some(b'a')), (2, Some(b'c'))]);
+    put(&mut block, 9, "last", 50, hash(b"last"));
+    assert_eq!(found(&block).1, Ok(true), "it is told to stop");
 }

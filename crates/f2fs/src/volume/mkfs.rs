@@ -329,7 +329,7 @@ mod tests {
     /// Computed apart from this code, by the sizes of bitmaps, entries and blocks that the format has.
     #[test]
     fn areas_of_each_size_are_what_the_format_gives_room_for() {
-        // MiB; segments of SIT, NAT, SSA and main area; blocks of payload; reserved segments, and all withheld ones.
+        // MiB; segments of SIT, NAT, SSA and main area; blocks of payload; segments reserved and withheld.
         let cases: [(u64, [u32; 7]); 6] = [
             (64, [2, 2, 1, 24, 0, 14, 16]),
             (1024, [2, 4, 1, 502, 0, 42, 67]),

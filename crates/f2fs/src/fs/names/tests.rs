@@ -103,7 +103,7 @@ fn inodes_without_a_name_are_refused_beyond_what_a_checkpoint_lists() {
 
 /// Linux looks at the flag before it believes the name in an inode.
 #[test]
-fn an_inode_of_two_names_marks_its_own_as_not_the_only_one() {
+fn an_inode_with_two_names_marks_its_own_as_one_of_several() {
     with_image(|fs| {
         let is_marked = |ino: Ino| {
             let inode = fs.media.inode(nid_of(ino).unwrap()).unwrap();

@@ -312,3 +312,84 @@ fn is_last(undo: &Undo, device: &Device) -> Result<(), String> {
         _ => Err("the image was mounted or repaired since: old blocks would overwrite newer ones".into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Traffic;
+    use heddle_undo::{Image, Writer};
+    use std::fs::File;
+
+    const OLD: Block = [0x11; BLOCK_BYTES];
+
+    fn device(place: &tempfile::TempDir) -> Device {
+        let path = place.path().join("image");
+        File::create(&path).unwrap().set_len(crate::IMAGE_BYTES_MIN).unwrap();
+        crate::make_image(&path, "", &|_, _| ()).unwrap();
+        Device::open(&path, Access::Write).unwrap()
+    }
+
+    #[test]
+    fn an_undo_file_fits_its_image_or_one_that_cannot_be_told() {
+        let place = tempfile::tempdir().unwrap();
+        let device = device(&place);
+        let own = superblock::uuid(&device).unwrap();
+        let fits = |uuid, blocks| {
+            let path = place.path().join("undo");
+            drop(Writer::create(&path, Image { uuid, epochs: [1; 2], blocks, repair: 9 }).unwrap());
+            let undo = Undo::open(&path).unwrap();
+            std::fs::remove_file(path).unwrap();
+            is_of(&undo, &device)
+        };
+        let (blocks, other) = (device.blocks(), own.map(|byte| !byte));
+        let told = [fits(own, blocks), fits([0; 16], blocks), fits(other, blocks), fits(own, blocks + 1)];
+        let [Ok(()), Ok(()), Err(another), Err(size)] = told else { panic!("{told:?}") };
+        assert_eq!(another, "it belongs to another image");
+        assert_eq!(size, format!("it belongs to an image of {} blocks, this one has {blocks}", blocks + 1));
+        (0..2).for_each(|copy| device.write(BlockAddr(copy), &[0; BLOCK_BYTES]).unwrap());
+        assert_eq!((fits(own, blocks), fits(other, blocks)), (Ok(()), Ok(())));
+    }
+
+    #[test]
+    fn a_way_back_writes_what_differs_and_the_superblocks_last() {
+        for kept in [&[6, 1, 5, 0][..], &[6, 5, 0], &[6, 5]] {
+            let place = tempfile::tempdir().unwrap();
+            let device = device(&place);
+            device.write(BlockAddr(6), &OLD).unwrap();
+            device.traffic.lock().unwrap().clear();
+            let old = |_: u64, bytes: &mut Block| {
+                *bytes = OLD;
+                Ok(())
+            };
+            assert_eq!(differs(&device, &[6], old), Ok(false));
+            assert_eq!(differs(&device, kept, old), Ok(true));
+            assert_eq!(restore(&device, RepairId(9), kept.to_vec(), old), Ok(kept.len() as u64));
+            let traffic = device.traffic.lock().unwrap();
+            let order = traffic.iter().map(|one| match one {
+                Traffic::Write(addr, bytes) if bytes[..] == OLD => format!("{}", addr.0),
+                Traffic::Write(addr, _) => format!("mark {}", addr.0),
+                _ => "flush".to_owned(),
+            });
+            let wanted: &[&str] = match kept.len() {
+                4 => &["mark 0", "flush", "mark 1", "flush", "5", "flush", "0", "1", "flush"],
+                // Nothing was marked before both were kept.
+                3 => &["5", "flush", "0", "flush"],
+                _ => &["5", "flush", "flush"],
+            };
+            assert_eq!(order.collect::<Vec<_>>(), wanted);
+        }
+    }
+
+    #[test]
+    fn the_sum_of_blocks_is_theirs_without_the_superblocks() {
+        let place = tempfile::tempdir().unwrap();
+        let device = device(&place);
+        for block in [5_u8, 6] {
+            device.write(BlockAddr(block.into()), &[block; BLOCK_BYTES]).unwrap();
+        }
+        let wanted = checksum(checksum(SEED, &[5; BLOCK_BYTES]), &[6; BLOCK_BYTES]);
+        assert_eq!(sum(&device, vec![6, 0, 5, 1]), Ok(wanted));
+        assert_eq!(sum(&device, vec![0, 1]), Ok(SEED));
+        assert!(sum(&device, vec![1 << 32]).is_err());
+    }
+}
