@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_way_back_writes_what_differs_and_the_superblocks_last() {
-        for kept in [&[6, 1, 5, 0][..], &[6, 5, 0], &[6, 5]] {
+        for kept in [&[6, 1, 5, 2, 0][..], &[6, 5, 0], &[6, 5]] {
             let place = tempfile::tempdir().unwrap();
             let device = device(&place);
             device.write(BlockAddr(6), &OLD).unwrap();
@@ -371,7 +371,7 @@ mod tests {
                 _ => "flush".to_owned(),
             });
             let wanted: &[&str] = match kept.len() {
-                4 => &["mark 0", "flush", "mark 1", "flush", "5", "flush", "0", "1", "flush"],
+                5 => &["mark 0", "flush", "mark 1", "flush", "2", "5", "flush", "0", "1", "flush"],
                 // Nothing was marked before both were kept.
                 3 => &["5", "flush", "0", "flush"],
                 _ => &["5", "flush", "flush"],
