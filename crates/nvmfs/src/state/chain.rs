@@ -212,7 +212,8 @@ impl Chain {
     /// The chain is this lane's, and was not busy when the lane took it.
     pub fn quiet_before(&self, now: u64) -> u64 {
         let (page, slot) = self.tail();
-        let at = page.0 << 6 | u64::from(slot);
+        // The number behind a full page's last slot needs seven bits.
+        let at = page.0 << 7 | u64::from(slot);
         // ORDERING: Relaxed throughout, I1.
         if self.quiet_at.load(Relaxed) != at {
             self.quiet_at.store(at, Relaxed);
@@ -342,6 +343,17 @@ mod tests {
         chain.slot.store(6, Relaxed);
         assert_eq!([chain.quiet_before(9), chain.quiet_before(12)], [10, 10]);
         chain.page.store(31, Relaxed);
+        assert_eq!(chain.quiet_before(12), 13);
+    }
+
+    /// A page and its neighbour, both full, were taken for one, and records of the second for older ones.
+    #[test]
+    fn crash_a_chain_that_filled_the_neighbouring_page_was_quiet() {
+        let chain = Chain::recovered(0, BlockNo(30), tail(30, SLOTS + 1));
+        assert_eq!(chain.quiet_before(7), 8);
+        chain.page.store(31, Relaxed);
+        assert_eq!(chain.quiet_before(9), 10);
+        chain.page.store(30, Relaxed);
         assert_eq!(chain.quiet_before(12), 13);
     }
 }

@@ -262,6 +262,8 @@ fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
     chain.seed.store(chain.spare_seed.load(Relaxed), Relaxed); // ORDERING: Relaxed, I1.
     chain.slot.store(1, Relaxed); // ORDERING: Relaxed, I1.
     chain.spare.store(0, Relaxed); // ORDERING: Relaxed, I1.
+    // The chain may have had this block before, and have ended in the same slot. ORDERING: Relaxed, I1.
+    chain.quiet_at.store(0, Relaxed);
     count_pages(core, inode, 1);
 }
 

@@ -85,3 +85,27 @@ fn a_chain_with_a_further_head_has_a_block_of_heads() {
         leave(&fs.core);
     }
 }
+
+/// A block that came back to a chain was full at the same slot as before: what was written in between seemed older.
+#[test]
+fn crash_a_chain_that_got_its_block_again_was_quiet() {
+    let region = Region::anonymous(8 << 20).unwrap();
+    format(&region, Variant::Heddle).unwrap();
+    let volume = mount(region, &MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() }).unwrap();
+    let fs = volume.fs();
+    let file = fs.new_file(Ino::ROOT, "f");
+    fs.write(&file, 0, &[1; 4096]).unwrap();
+    let log = existing(&fs.core, fs.core.inode(file.ino).unwrap()).next().unwrap();
+    let (page, slot) = log.tail();
+    let era = log.quiet_before(7);
+    assert_eq!((era, log.quiet_before(9)), (8, 8));
+    while log.tail().0 == page {
+        fs.write(&file, 0, &[1; 4096]).unwrap();
+    }
+    // It ends as before.
+    log.page.store(page.0, Relaxed);
+    log.slot.store(slot, Relaxed);
+    assert_eq!(log.quiet_before(20), 21);
+    fs.release(file);
+    leave(&fs.core);
+}
