@@ -5,6 +5,8 @@
 
 mod arena_refs;
 mod own_slot;
+#[cfg(all(test, not(any(loom, shuttle))))]
+pub mod tests;
 
 use crate::damage::DamageNote;
 use crate::format::inode::CHUNK_INODES;

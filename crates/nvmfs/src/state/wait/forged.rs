@@ -68,7 +68,9 @@ fn seen_outside(lane: u16, outside: bool) -> Instant {
     let mut watched = SEEN_OUTSIDE.get();
     let now = Instant::now();
     let before = watched.iter().position(|seen| seen.is_some_and(|(of, _)| of == lane));
-    let since = before.and_then(|at| watched[at].take()).map_or(now, |(_, since)| since);
+    let seen = before.and_then(|at| watched[at].take());
+    // One that is inside now may hold the lock, however long this thread has not looked.
+    let since = seen.filter(|_| outside).map_or(now, |(_, since)| since);
     if outside {
         // Moved to the front: the least recent entry makes room.
         let free = watched.iter().position(Option::is_none).unwrap_or(WATCHED - 1);
@@ -79,9 +81,86 @@ fn seen_outside(lane: u16, outside: bool) -> Instant {
     since
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::state::core::tests::bare;
+    use crate::state::lease::enter;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// Does a thread that has waited for this long for `lane`, which ran for `ran` of it, give up?
+    fn gives_up(core: &Core, lane: u16, waited: Duration, ran: Duration) -> bool {
+        let given_up = catch_unwind(AssertUnwindSafe(|| give_up_waiting(core, lane, waited, ran))).is_err();
+        let is_noted = core.damage_found().is_some_and(|text| text.contains(&format!("lane {lane}")));
+        assert_eq!((is_noted, core.waited_in_vain.load(SeqCst)), (given_up, given_up));
+        given_up
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_lock_of_a_lane_outside_is_forged_after_a_second() {
+        for known in [true, false] {
+            let core = bare(1024);
+            let outside = if known { enter(&core).unwrap().id } else { LANES + 1 };
+            assert!(!gives_up(&core, outside, SECOND, SECOND), "the first check");
+            assert!(SEEN_OUTSIDE.get()[0].is_some_and(|(lane, _)| lane == outside));
+            SEEN_OUTSIDE.set([Some((outside, Instant::now() - 2 * SECOND)); WATCHED]);
+            assert!(!gives_up(&core, outside, SECOND - MS, MS), "another wait");
+            assert!(SEEN_OUTSIDE.get()[0].is_none(), "it counts anew");
+            SEEN_OUTSIDE.set([Some((outside, Instant::now() - 2 * SECOND)); WATCHED]);
+            assert!(gives_up(&core, outside, SECOND, MS));
+        }
+    }
+
+    /// It was outside when this thread, which was held up since, looked last: its lock was taken for a forged one.
+    #[test]
+    fn crash_a_lane_in_a_call_counted_as_outside() {
+        let core = bare(1024);
+        let call = enter(&core).unwrap();
+        SEEN_OUTSIDE.set([Some((call.id, Instant::now() - 100 * SECOND)); WATCHED]);
+        assert!(!gives_up(&core, call.id, 1000 * SECOND, SECOND));
+    }
+
+    /// Twice the patience of 30 seconds, and ten.
+    #[test]
+    fn a_lane_in_a_call_is_waited_for_as_long_as_a_slow_call_may_take() {
+        let core = bare(1024);
+        let inside = enter(&core).unwrap().id;
+        let _call = enter(&core).unwrap();
+        assert!(!gives_up(&core, inside, 1000 * SECOND, 70 * SECOND - MS));
+        assert!(gives_up(&core, inside, 1000 * SECOND, 70 * SECOND));
+    }
+
+    #[test]
+    fn a_lane_in_a_call_is_waited_for_without_end_if_patience_has_none() {
+        let core = bare(1024);
+        core.root().patience_ms.store(0, SeqCst);
+        let call = enter(&core).unwrap();
+        assert!(!gives_up(&core, call.id, 5000 * SECOND, 5000 * SECOND));
+    }
+
+    #[test]
+    fn after_one_wait_in_vain_the_next_is_short() {
+        for (waited, ends) in [(49 * MS, false), (50 * MS, true), (51 * MS, true)] {
+            let core = bare(1024);
+            let call = enter(&core).unwrap();
+            core.waited_in_vain.store(true, SeqCst);
+            let given_up =
+                catch_unwind(AssertUnwindSafe(|| give_up_waiting(&core, call.id, waited, waited))).is_err();
+            assert_eq!(given_up, ends, "{waited:?}");
+        }
+    }
+
+    #[test]
+    fn the_lane_seen_least_recently_makes_room() {
+        let first: Vec<Instant> = (1..=WATCHED as u16).map(|lane| seen_outside(lane, true)).collect();
+        let ninth = seen_outside(WATCHED as u16 + 1, true);
+        assert_eq!(seen_outside(WATCHED as u16 + 1, true), ninth);
+        assert_eq!(seen_outside(2, true), first[1]);
+        assert!(seen_outside(1, true) > ninth, "it was forgotten");
+    }
 
     #[test]
     fn a_lane_counts_as_outside_since_it_was_last_inside() {
