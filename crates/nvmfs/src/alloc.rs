@@ -170,3 +170,6 @@ pub fn return_all(map: FreeMap<'_>, own: &mut LaneLocal) {
         map.give(Extent { block, count: 1 });
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -77,3 +77,38 @@ pub fn read(
     }
     Some((words, blocks))
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::state::core::tests::bare;
+    use crate::state::lease::enter;
+    use heddle_vfs::Ino;
+
+    #[test]
+    fn a_blob_is_read_up_to_its_limit_and_can_be_given_up() {
+        let core = bare(2048);
+        let guard = enter(&core).unwrap();
+        let owner = InodeId { ino: Ino(5), generation: 9 };
+        let words: Vec<u64> = (0..2 * 510 + 3).collect();
+        let free = core.free_map().count();
+        let mut write =
+            |words: &[u64]| write_unfenced(&core, guard.own, owner, Kind::Map, words, Purpose::Data);
+        let fresh = write(&words).unwrap();
+        assert_eq!(core.free_map().count() + 3, free);
+        let read_from = |first, most| read(&core, owner, Kind::Map, first, most);
+        let (found, blocks) = read_from(fresh.first(), 3).unwrap();
+        assert!(found == words && blocks.len() == 3);
+        assert_eq!(blocks.first().map(|extent| extent.block), fresh.first());
+        assert!(read_from(fresh.first(), 2).is_none(), "it is longer");
+        assert!(read(&core, owner, Kind::Xattrs, fresh.first(), 3).is_none(), "another kind");
+        assert!(read_from(Some(BlockNo(1)), 3).is_none(), "no block of the data area");
+        assert!(read_from(Some(core.layout.last()), 3).is_none());
+        assert_eq!(read_from(None, 0), Some((vec![], vec![])));
+        fresh.give_up(&core);
+        assert_eq!(core.free_map().count(), free);
+        assert!(write(&[]).unwrap().first().is_none());
+        let exactly = write(&words[..2 * 510]).unwrap();
+        assert_eq!(read_from(exactly.first(), 2).unwrap().0, words[..2 * 510]);
+    }
+}
