@@ -312,3 +312,6 @@ pub fn forget_inode(core: &Core, lane: u16, inode: InodeRef<'_>) {
         .filter(|(_, id, _)| id.ino == inode.ino)
         .for_each(|(slot, ..)| slot.word.store(0, SeqCst));
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

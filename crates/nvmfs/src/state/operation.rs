@@ -63,3 +63,32 @@ impl Drop for Active<'_> {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use heddle_arena::Zeroed;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn an_operation_that_is_dropped_ends_unless_its_thread_panics() {
+        let lane = Box::new(Lane::zeroed());
+        let begin = || Active::begin(&lane, Ino(7), PageNo(1), PageNo(3));
+        drop(begin());
+        assert!(lane.state().idle(), "it did not happen");
+        let region = Region::anonymous(1 << 20).unwrap();
+        let operation = begin();
+        assert!(lane.state().active());
+        let mut fenced = false;
+        operation.commit(&Durable::fenced(&region, || fenced = true).unwrap());
+        assert!(fenced && lane.state().committed());
+        drop(operation);
+        assert!(lane.state().idle());
+        let panics = || {
+            let _operation = begin();
+            panic!("in the middle");
+        };
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        assert!(lane.state().active(), "how far it came is not known");
+    }
+}

@@ -398,6 +398,21 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_mtime_is_noted_without_its_time() {
+        let intent = Intent::new();
+        let recorded = Time(77);
+        assert_eq!(intent.mtime_change(recorded), None);
+        for (change, read) in [
+            (Some(SetTime::Now), Some(SetTime::Now)),
+            (Some(SetTime::At(Time(5))), Some(SetTime::At(recorded))),
+            (None, None),
+        ] {
+            intent.note_mtime(change);
+            assert_eq!(intent.mtime_change(recorded), read, "{change:?}");
+        }
+    }
+
+    #[test]
     fn how_far_an_inode_has_gone_is_read_back() {
         let intent = Intent::new();
         assert_eq!((intent.freeing(), intent.unlinking(), intent.pin()), (None, None, Pinning::None));

@@ -92,3 +92,41 @@ impl Slot {
         false
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inodes_that_share_an_entry_have_their_own_in_the_next_table() {
+        let table = Box::new(OpenTable::zeroed());
+        let at = |ino, nth| std::ptr::from_ref(table.slot(Ino(ino), nth));
+        let first = |n: usize| std::ptr::from_ref(&table.slots[n]);
+        for (ino, slot) in [(0, 0), (5, 5), (1023, 1023), (1024, 0), (1029, 5), (1 << 39, 0)] {
+            assert_eq!(at(ino, 0), first(slot), "inode {ino}");
+        }
+        for nth in 1..8 {
+            assert_ne!(at(5, nth), at(1029, nth), "table {nth}");
+        }
+    }
+
+    #[test]
+    fn an_entry_counts_handles_of_one_inode_of_one_generation() {
+        let slot = Slot { word: AtomicU64::new(3 << 40 | 5), generation: AtomicU64::new(9) };
+        assert_eq!(slot.counts(Ino(5), 9), None, "no handle");
+        assert!(!slot.lower(Ino(5), 9));
+        // Two handles, after three takeovers.
+        let word = 2 << 48 | 3 << 40 | 5;
+        slot.word.store(word, SeqCst);
+        assert_eq!(slot.counts(Ino(5), 9), Some(word));
+        assert_eq!(
+            (slot.counts(Ino(5), 8), slot.counts(Ino(4), 9), slot.counts(Ino(7), 9)),
+            (None, None, None)
+        );
+        assert!(!slot.lower(Ino(5), 8) && !slot.lower(Ino(4), 9));
+        assert!(slot.lower(Ino(5), 9));
+        assert_eq!(slot.word.load(SeqCst), 1 << 48 | 3 << 40 | 5);
+        assert!(slot.lower(Ino(5), 9) && !slot.lower(Ino(5), 9));
+        assert_eq!(slot.word.load(SeqCst), 3 << 40 | 5);
+    }
+}
