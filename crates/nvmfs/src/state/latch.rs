@@ -145,3 +145,54 @@ impl Drop for Spun<'_> {
         self.0.0.store(0, Release);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use heddle_arena::park::futex_wait;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    /// Bit 30: held; bit 31: a thread may sleep; below: the lane.
+    const WORDS: [(u32, Option<u16>); 7] = [
+        (0, None),
+        (5, None),
+        (1 << 31, None),
+        (1 << 30 | 5, Some(5)),
+        (1 << 31 | 1 << 30 | 5, Some(5)),
+        (1 << 30 | 0x3fff, Some(0x3fff)),
+        (1 << 30, Some(0)),
+    ];
+
+    #[test]
+    fn a_latch_is_released_for_the_dead_lane_that_holds_it() {
+        for (word, holder) in WORDS {
+            for lane in [0, 1, 4, 5, 0x3ffe, 0x3fff] {
+                let latch = Latch::new();
+                latch.scribble(word);
+                let its = holder == Some(lane);
+                assert_eq!(latch.held_by(lane), its, "{word:#x}, lane {lane}");
+                assert_eq!(latch.release_dead(lane), its, "{word:#x}, lane {lane}");
+                // ORDERING: Relaxed, one thread.
+                assert_eq!(latch.0.load(Relaxed), if its { 0 } else { word }, "{word:#x}, lane {lane}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_release_wakes_a_thread_that_sleeps() {
+        let latch = Latch::new();
+        latch.scribble(HELD | WAITERS | 5);
+        let (woken, is_woken) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                futex_wait(&latch.0, HELD | WAITERS | 5, Some(Duration::from_secs(20)));
+                woken.send(()).unwrap();
+            });
+            // If it does not sleep yet, it finds another word.
+            std::thread::sleep(Duration::from_millis(20));
+            drop(Latched { latch: &latch, said: None });
+            is_woken.recv_timeout(Duration::from_secs(10)).expect("nobody has woken it");
+        });
+    }
+}

@@ -131,3 +131,6 @@ impl Latch {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -447,3 +447,6 @@ pub fn with_current<T>(f: impl FnOnce(&Core, u16) -> T) -> Option<T> {
     let core = unsafe { core.as_ref()? };
     Some(f(core, lane))
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

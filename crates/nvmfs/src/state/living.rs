@@ -66,3 +66,6 @@ pub fn lives_on(core: &Core, inode: InodeRef<'_>, generation: u64) -> bool {
         spin_hint();
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -25,10 +25,10 @@ pub fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
     // ORDERING: Relaxed, an estimate.
     core.root().lanes_leased.fetch_add(1, Relaxed);
     let lane = core.lane(leased.lane.0);
-    let share = |n: u64| n * u64::from(leased.lane.0 - 1) / u64::from(LANES);
     // SAFETY: this thread holds the lease, and no reference to the lane's own part exists yet.
     let own = unsafe { lane.own() };
-    own.place(share(core.layout.blocks_total.div_ceil(64)), share(core.layout.chunks_max));
+    let start = |n: u64| start_of(leased.lane.0, n);
+    own.place(start(core.layout.blocks_total.div_ceil(64)), start(core.layout.chunks_max));
     lane.mark(own);
     lane.counts.comes();
     if lane.home.load(SeqCst) != process_slot.tag().word() {
@@ -50,6 +50,11 @@ pub fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
     // If this fails, dropping the lease returns the lane.
     opens::equip(core, lease.lane.0)?;
     Ok(lease)
+}
+
+/// Where a lane starts its searches of `n` places, so that lanes start apart.
+pub fn start_of(lane: u16, n: u64) -> u64 {
+    n * u64::from(lane - 1) / u64::from(LANES)
 }
 
 /// Leases a lane that this process has parked, a free one, or a dead one after settling it.

@@ -122,7 +122,65 @@ fn is_page(line: &str, page: &Page) -> bool {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use super::Process;
+    use super::*;
+    use crate::state::core::tests::bare;
+    use std::io::Error;
+
+    #[test]
+    fn a_process_that_is_gone_or_anothers_has_nothing_and_else_it_is_unknown() {
+        assert_eq!(unless_gone(Ok(5)), Some(Some(5)));
+        for (errno, gone) in [
+            (libc::ESRCH, true),
+            (libc::ENOENT, true),
+            (libc::EACCES, true),
+            (libc::EPERM, true),
+            (libc::EMFILE, false),
+            (libc::ENOMEM, false),
+            (libc::EIO, false),
+        ] {
+            let found = unless_gone::<()>(Err(Error::from_raw_os_error(errno)));
+            assert_eq!(found, gone.then_some(None), "errno {errno}");
+        }
+    }
+
+    #[test]
+    fn a_process_slots_page_is_a_page_of_that_arena_at_its_offset() {
+        let (page, bytes) = (Page { offset: 0x5000, inode: 77 }, page_bytes());
+        let line = |len: u64, perms: &str, offset: &str, inode: &str, name: &str| {
+            format!("7f0000001000-{:x} {perms} {offset} 00:01 {inode}    {name}", 0x7f00_0000_1000 + len)
+        };
+        let name = "/memfd:heddle-arena (deleted)";
+        assert!(is_page(&line(bytes, "---s", "00005000", "77", name), &page));
+        for other in [
+            line(bytes, "rw-s", "00005000", "77", name),
+            line(2 * bytes, "---s", "00005000", "77", name),
+            line(bytes, "---s", "00006000", "77", name),
+            line(bytes, "---s", "00005000", "78", name),
+            line(bytes, "---s", "00005000", "77", "/memfd:heddle-region (deleted)"),
+            line(bytes, "---s", "00005000", "77", ""),
+            String::new(),
+        ] {
+            assert!(!is_page(&other, &page), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_process_finds_its_own_threads_by_its_slot() {
+        let core = bare(1024);
+        let tag = core.process_slot().unwrap().tag();
+        let (pid, me) = (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get() as u32);
+        let threads = threads_of(&core, tag).unwrap();
+        assert!(threads.contains(&me) && threads.contains(&pid), "{threads:?}");
+        let found = of(&core, tag).unwrap();
+        assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [pid]);
+        assert_eq!((found[0].task(me), found[0].task(0)), (Some(me), None));
+        assert!(found[0].still_holds_slot(&core, tag));
+        // A slot that nobody has.
+        let next = u64::from(tag.process_slot().unwrap()) + 1;
+        let lonely = Page { offset: next * page_bytes(), inode: page(&core, tag).unwrap().inode };
+        assert_eq!(holds_slot(pid, &lonely), Some(false));
+        assert_eq!(page(&core, tag).unwrap().offset + page_bytes(), lonely.offset);
+    }
 
     /// Regression: the daemon had no descriptor left to read about a living thread, and took it for dead.
     #[test]

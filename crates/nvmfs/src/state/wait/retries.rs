@@ -45,3 +45,32 @@ impl Retries {
         Err(core.damage(what()))
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::state::core::tests::bare;
+
+    /// Has a call that has started over so often, and since so long ago, to end?
+    fn ends(bitten: bool, taken: u32, ago: Duration) -> bool {
+        let core = bare(1024);
+        core.waited_in_vain.store(bitten, Relaxed);
+        let mut retries = Retries { taken, since: Some(Instant::now() - ago) };
+        let ended = retries.again(&core, || "a table".into()).is_err();
+        assert_eq!(retries.taken, taken + 1);
+        assert_eq!(core.damage_found().is_some_and(|text| text.contains("a table")), ended);
+        assert_eq!(core.waited_in_vain.load(Relaxed), ended || bitten);
+        ended
+    }
+
+    #[test]
+    fn a_call_starts_over_for_seconds_at_most() {
+        let long = Duration::from_secs(3600);
+        assert!(!ends(false, 999, long) && !ends(true, 999, long), "a thousand are free");
+        assert!(ends(false, 1000, long) && ends(true, 1000, long));
+        assert!(!ends(false, 1000, Duration::from_secs(1)));
+        assert!(ends(false, 1000, Duration::from_secs(5)));
+        assert!(ends(true, 1000, Duration::from_millis(50)), "one wait was in vain before");
+        assert!(!ends(true, 1000, Duration::ZERO));
+    }
+}

@@ -37,6 +37,14 @@ pub fn limit(patience: Duration) -> Duration {
     patience * 2 + SLOW_PAGE
 }
 
+#[cfg(test)]
+impl Rest {
+    /// A rest that a check has found.
+    pub fn found(why: Why) -> Rest {
+        Rest { why, switches: 7 }
+    }
+}
+
 impl Rest {
     /// The rest of a thread, in this process's numbering; `None`: it runs, sleeps in a system call, or is not
     /// visible.

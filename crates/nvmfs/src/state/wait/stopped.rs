@@ -175,3 +175,106 @@ impl Watch {
 fn is_daemon(core: &Core, holder: Holder) -> bool {
     holder.process() == ProcessTag::from_word(core.root().daemon.load(SeqCst))
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::state::core::tests::bare;
+    use crate::state::lease::enter;
+    use std::sync::Arc;
+    use still::Why;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn watch(holder: Holder, why: Why, ago: Duration) -> Watch {
+        let process = Process { pid: std::process::id() };
+        Watch { holder, process, task: 1, since: Instant::now() - ago, rest: Rest::found(why) }
+    }
+
+    /// A lane, and its holder: a thread of its own.
+    fn holder(core: &Arc<Core>) -> (u16, Holder) {
+        let leases = || {
+            let lane = enter(core).unwrap().id;
+            (lane, core.lane_table().holder(&core.arena, LaneId(lane)).unwrap())
+        };
+        std::thread::scope(|scope| scope.spawn(leases).join().unwrap())
+    }
+
+    #[test]
+    fn the_first_check_comes_after_an_eighth_of_the_patience() {
+        let ms = Duration::from_millis;
+        for (patience, first) in
+            [(ms(0), ms(0)), (ms(800), ms(100)), (ms(8000), SECOND), (ms(30_000), SECOND)]
+        {
+            assert_eq!(first_check(patience), first, "{patience:?}");
+        }
+        for (word, wanted) in [(0, None), (1, Some(ms(1))), (1500, Some(ms(1500)))] {
+            let core = bare(1024);
+            core.root().patience_ms.store(word, SeqCst);
+            assert_eq!(patience(&core), wanted);
+        }
+        assert_eq!((still::limit(ms(0)), still::limit(3 * SECOND)), (5 * SECOND, 11 * SECOND));
+    }
+
+    #[test]
+    fn a_holder_at_rest_is_killed_after_its_limit() {
+        let core = bare(1024);
+        let (_, its) = holder(&core);
+        let is_over = |why, ago| watch(its, why, ago).is_over(30 * SECOND);
+        assert!(!is_over(Why::Stopped, 20 * SECOND) && is_over(Why::Stopped, 30 * SECOND));
+        assert!(!is_over(Why::PageFault, 55 * SECOND) && is_over(Why::PageFault, 65 * SECOND));
+        for why in [Why::Stopped, Why::PageFault] {
+            assert!(!watch(its, why, 100 * SECOND).kill(&core, 1), "no process kills itself");
+        }
+        assert!(is_daemon(&core, its));
+        core.root().daemon.store(0, SeqCst);
+        assert!(!is_daemon(&core, its), "another process");
+    }
+
+    #[test]
+    fn a_holder_is_watched_in_its_place_or_the_oldest_ones() {
+        let core = bare(1024);
+        let holders: Vec<Holder> = (0..=WATCHED_MAX).map(|_| holder(&core).1).collect();
+        let mut watched: Watched = [const { None }; WATCHED_MAX];
+        let began = Instant::now();
+        let mut put = |n: usize, at: u32| {
+            let place = place_of(&mut watched, holders[n]);
+            let before = place.as_ref().map(|(_, watch)| watch.holder);
+            *place = Some((began + SECOND * at, watch(holders[n], Why::Stopped, SECOND)));
+            before
+        };
+        for n in 0..WATCHED_MAX {
+            assert_eq!(put(n, 10 + n as u32), None, "there is room");
+        }
+        assert_eq!(put(3, 5), Some(holders[3]));
+        assert_eq!(put(WATCHED_MAX, 30), Some(holders[3]), "the oldest one's");
+        assert_eq!(put(0, 40), Some(holders[0]));
+        assert_eq!(put(3, 50), Some(holders[1]));
+    }
+
+    #[test]
+    fn a_holder_is_not_looked_at_again_at_once() {
+        let core = bare(1024);
+        let ((lane, its), (_, other)) = (holder(&core), holder(&core));
+        let long_ago = || Instant::now() - 10 * SECOND;
+        for (at, of, stays) in
+            [(Instant::now(), its, true), (long_ago(), its, false), (Instant::now(), other, false)]
+        {
+            let mut watched = Some((at, watch(of, Why::Stopped, 100 * SECOND)));
+            // The threads of both have ended.
+            assert!(!check_holder(&core, lane, its, SECOND, &mut watched));
+            assert_eq!(watched.is_some(), stays);
+        }
+    }
+
+    #[test]
+    fn a_holder_may_have_run_since_it_was_last_seen_at_rest() {
+        let core = bare(1024);
+        core.root().patience_ms.store(0, SeqCst);
+        let check = |lane| check_and_kill_if_stopped(&core, lane, 100 * SECOND);
+        assert_eq!(check(5), HolderCheck::MayHaveRun(100 * SECOND));
+        RESTED.set(Some((5, Instant::now())));
+        assert_eq!(check(6), HolderCheck::MayHaveRun(100 * SECOND), "another lane");
+        assert!(matches!(check(5), HolderCheck::MayHaveRun(ran) if ran < 100 * SECOND));
+    }
+}
