@@ -51,3 +51,19 @@ impl Bucket {
         Bucket { word: zero(), slots: std::array::from_fn(|_| zero()), chain: zero() }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// A table of three names a bucket for as many names as the image has lines of 64 bytes, grown once more by two bits.
+    #[test]
+    fn a_table_is_no_larger_than_its_image_can_fill() {
+        for (image_bytes, bits) in
+            [(0, 6), (64 * 3 * 16, 6), (64 * 3 * 32, 7), (4 << 20, 16), (1 << 30, 24), (3 << 40, 32)]
+        {
+            assert_eq!(bits_max(image_bytes), bits, "{image_bytes} bytes");
+        }
+        assert_eq!(bits_max(1 << 56), 32, "there is no class for a larger one");
+    }
+}

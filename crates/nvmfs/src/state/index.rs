@@ -340,6 +340,22 @@ mod tests {
         );
     }
 
+    /// Its leaves are nearly all of the arena's memory.
+    #[test]
+    fn a_long_walk_is_no_circle() {
+        let home = Home { arena: Arena::shared(64 << 20).unwrap(), ..Home::new() };
+        (1..4000).for_each(|leaf| home.put(leaf * 64));
+        let runs = home.index().runs(&home.arena, PageNo(0), PageNo(1 << 36));
+        assert_eq!(runs.count(), 4001, "the first leaf, and the inode's own cells");
+    }
+
+    /// A leaf has pages of six bits of the number, each node nine bits more.
+    #[test]
+    fn the_highest_tree_has_a_place_for_each_page_number() {
+        let height = (1..).find(|height| 6 + 9 * (height - 1) >= 64);
+        assert_eq!(height, Some(HEIGHT_MAX));
+    }
+
     #[test]
     fn a_cleared_index_gives_all_its_memory_back() {
         let home = Home::new();

@@ -164,3 +164,35 @@ fn a_lane_keeps_few_blocks_of_a_small_image_or_among_many() {
     let home = Home::new(1024);
     assert_eq!([988, 989].map(|block| home.map().may_be_kept(BlockNo(block))), [true, false]);
 }
+
+#[test]
+fn blocks_that_stand_alone_are_all_taken() {
+    let home = Home::new(1024);
+    let map = home.map();
+    map.give(of(989, 34));
+    // 16 in one word, and 4 in the next.
+    (0..20).for_each(|n| map.give(of(64 + 4 * n, 1)));
+    let pieces = taken(map, &mut 0, 20, Purpose::Data).unwrap();
+    assert_eq!(pieces, (0..20).map(|n| of(64 + 4 * n, 1)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_piece_that_is_long_enough_is_the_last() {
+    let home = Home::new(1024);
+    let map = home.map();
+    [of(2, 3), of(10, 20), of(989, 34)].iter().for_each(|extent| map.give(*extent));
+    assert_eq!(taken(map, &mut 0, 3, Purpose::Data), Some(vec![of(2, 3)]));
+    assert_eq!(taken(map, &mut 0, 20, Purpose::Data), Some(vec![of(10, 20)]));
+}
+
+/// A word for 64 blocks; two lines of eight words behind them.
+#[test]
+fn a_map_has_memory_for_all_of_its_words() {
+    let arena = Arena::private(8 << 20).unwrap();
+    for words in 16..200 {
+        let layout = Layout::new(64 * words);
+        let mut maps = [0; 2].map(|_| new_map(&arena, &layout).unwrap().raw());
+        maps.sort_unstable();
+        assert!(maps[1] - maps[0] >= (words + 16) * 8, "{words} words");
+    }
+}
