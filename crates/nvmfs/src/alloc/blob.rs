@@ -86,7 +86,7 @@ mod tests {
     use heddle_vfs::Ino;
 
     #[test]
-    fn a_blob_is_read_up_to_its_limit_and_can_be_given_up() {
+    fn a_blob_is_read_up_to_its_limit_and_given_up() {
         let core = bare(2048);
         let guard = enter(&core).unwrap();
         let owner = InodeId { ino: Ino(5), generation: 9 };

@@ -56,7 +56,7 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    /// A table of three names a bucket for as many names as the image has lines of 64 bytes, grown once more by two bits.
+    /// A name takes a line of 64 bytes. A table with three names a bucket grows by two bits.
     #[test]
     fn a_table_is_no_larger_than_its_image_can_fill() {
         for (image_bytes, bits) in

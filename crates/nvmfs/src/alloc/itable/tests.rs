@@ -134,7 +134,7 @@ fn a_search_goes_once_around_from_where_it_ended() {
 }
 
 #[test]
-fn the_number_of_a_freed_chunk_is_used_once_before_a_new_one() {
+fn a_freed_chunks_number_is_used_once_before_a_new_one() {
     let core = bare(1024);
     add_chunks(&core, 3);
     let (root, block) = (core.root(), |n: usize| &core.chunks()[n].block);

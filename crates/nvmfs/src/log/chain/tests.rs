@@ -86,7 +86,8 @@ fn a_chain_with_a_further_head_has_a_block_of_heads() {
     }
 }
 
-/// A block that came back to a chain was full at the same slot as before: what was written in between seemed older.
+/// A block that came back to a chain was full at the same slot as before. Records of the time between seemed
+/// older.
 #[test]
 fn crash_a_chain_that_got_its_block_again_was_quiet() {
     let region = Region::anonymous(8 << 20).unwrap();

@@ -72,7 +72,7 @@ fn the_arenas_layout_is_a_hash_of_sizes_and_sources() {
 }
 
 #[test]
-fn a_view_is_of_the_same_mount_on_a_region_that_holds_it() {
+fn a_view_needs_its_mount_and_a_region_that_holds_it() {
     const BYTES: u64 = 4 << 20;
     let core = bare(BYTES / BLOCK_BYTES as u64);
     let join = |region: Region, identity: Identity| {
@@ -91,6 +91,7 @@ fn a_view_is_of_the_same_mount_on_a_region_that_holds_it() {
         assert!(!join(region(BYTES), other) && !core.root().is(&other), "{other:?}");
     }
     assert!(core.root().is(&its));
+    assert!(core.root().lane_table_of(&core.arena).is_some_and(|table| table.len() == LANES));
     let [process, power] = Durability::ALL.map(|durability| Region::anonymous_as(BYTES, durability).unwrap());
     let other = if core.region.durability() == Durability::Power { process } else { power };
     assert!(!join(other, its), "it promises something else");

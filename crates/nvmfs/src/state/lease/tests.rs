@@ -1,10 +1,9 @@
 //! A thread's calls inside calls, its leases of two mounts, and reclaimers of its lane.
 
 use super::*;
+use crate::ids::{BlockNo, PageNo};
 use crate::state::core::tests::bare;
 use heddle_vfs::Ino;
-
-use crate::ids::PageNo;
 
 fn leases() -> usize {
     LEASES.with(|leases| leases.borrow().len())
@@ -141,4 +140,26 @@ fn lanes_start_their_searches_apart() {
     let starts = [1, 2, 501, 1000].map(|lane| life::start_of(lane, 64_000));
     assert_eq!(starts, [0, 64, 32_000, 63_936]);
     assert_eq!(life::start_of(1000, 128), 127);
+}
+
+#[test]
+fn a_call_that_ends_or_panics_leaves_its_lane_tidy() {
+    let core = bare(1024);
+    for panics in [false, true] {
+        let call = || {
+            let guard = enter_for(&core, Kind::Look).unwrap();
+            assert!(guard.own.magazine.push(BlockNo(9)));
+            guard.lane.intent.note_dir(5);
+            guard.lane.intent.logs(5, BlockNo(9), 1);
+            assert!(!panics, "in the middle");
+            guard.id
+        };
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+        assert_eq!(ended.is_err(), panics);
+        let lane = core.lane(leased(&core).unwrap());
+        assert_eq!((lane.held(), lane.intent.dirs().count(), lane.intent.log()), (1, 0, None));
+        assert!(!lane.counts.is_timing() && lane.intent.inside.load(SeqCst) == 0 && !is_inside());
+        let guard = enter(&core).unwrap();
+        assert!(leases() == 1 && guard.own.magazine.pop().is_some());
+    }
 }

@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// It was outside when this thread, which was held up since, looked last: its lock was taken for a forged one.
+    /// It was outside when this thread, which was held up since, looked last: its lock seemed forged.
     #[test]
     fn crash_a_lane_in_a_call_counted_as_outside() {
         let core = bare(1024);
@@ -125,7 +125,7 @@ mod tests {
 
     /// Twice the patience of 30 seconds, and ten.
     #[test]
-    fn a_lane_in_a_call_is_waited_for_as_long_as_a_slow_call_may_take() {
+    fn a_lane_in_a_call_has_the_time_of_a_slow_call() {
         let core = bare(1024);
         let inside = enter(&core).unwrap().id;
         let _call = enter(&core).unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_in_a_call_is_waited_for_without_end_if_patience_has_none() {
+    fn a_lane_in_a_call_is_waited_for_without_end_if_asked() {
         let core = bare(1024);
         core.root().patience_ms.store(0, SeqCst);
         let call = enter(&core).unwrap();

@@ -57,3 +57,24 @@ fn dirs_of_group(kind: &str, controller: Option<&str>, path: &str) -> Vec<PathBu
     });
     dirs.collect()
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Another file system stands for that of control groups: `/proc`, which each process has.
+    #[test]
+    fn a_groups_directory_is_below_each_mount_of_its_kind() {
+        let has = |kind, controller, path, dir: &str| {
+            dirs_of_group(kind, controller, path).contains(&PathBuf::from(dir))
+        };
+        assert!(has("proc", None, "/", "/proc") && has("proc", None, "/a/b", "/proc/a/b"));
+        assert!(has("proc", Some("rw"), "/a", "/proc/a"));
+        assert!(!has("proc", Some("w"), "/a", "/proc/a"), "another controller");
+        assert!(!has("no-such", None, "/a", "/proc/a") && !has("no-such", Some("rw"), "/a", "/proc/a"));
+        let own = std::fs::read_to_string("/proc/self/comm").unwrap();
+        assert_eq!(read_in_group("proc", None, "/self", "comm"), own);
+        assert_eq!(read_in_group("proc", None, "/self", "no-such"), "");
+        assert!(!is_frozen(std::process::id()));
+    }
+}

@@ -127,7 +127,7 @@ mod tests {
     use std::io::Error;
 
     #[test]
-    fn a_process_that_is_gone_or_anothers_has_nothing_and_else_it_is_unknown() {
+    fn a_file_that_cannot_be_read_is_no_sign_of_death() {
         assert_eq!(unless_gone(Ok(5)), Some(Some(5)));
         for (errno, gone) in [
             (libc::ESRCH, true),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_slots_page_is_a_page_of_that_arena_at_its_offset() {
+    fn a_process_slots_page_is_of_that_arena_at_its_offset() {
         let (page, bytes) = (Page { offset: 0x5000, inode: 77 }, page_bytes());
         let line = |len: u64, perms: &str, offset: &str, inode: &str, name: &str| {
             format!("7f0000001000-{:x} {perms} {offset} 00:01 {inode}    {name}", 0x7f00_0000_1000 + len)
