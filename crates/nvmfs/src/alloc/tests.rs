@@ -1,5 +1,5 @@
-//! What a lane keeps of the blocks that it takes and frees. Of 1024 blocks a lane keeps four. The reserve are the
-//! last 34 before block 1023.
+//! What a lane keeps of the blocks that it takes and frees. Of 1024 blocks a lane keeps four. The reserve are
+//! the last 34 before block 1023.
 
 use super::*;
 use crate::format::layout::Layout;
