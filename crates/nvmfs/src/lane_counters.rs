@@ -349,6 +349,7 @@ mod tests {
         counts.waited(2, Duration::from_nanos(5));
         counts.waited(1, Duration::from_nanos(7));
         let (mut all, before) = counts.totals();
+        assert_eq!(all.0[12 * 4..], [3, 17], "behind four words a kind");
         assert_eq!((all.calls(), all.waits(), all.wait_ns()), (78, 3, 17));
         assert_eq!((before, all.since(&all)), (Totals::default(), Totals::default()));
         assert_eq!(before.since(&all), before, "less than nothing is nothing");
@@ -370,5 +371,16 @@ mod tests {
         assert!((20_000_000..10_000_000_000).contains(&tally.timed_ns), "{} ns", tally.timed_ns);
         counts.ends();
         assert_eq!(counts.totals().0.of(Kind::Rename), tally, "a call ends once");
+    }
+
+    #[test]
+    fn calls_are_timed_by_the_monotonic_clock() {
+        let exact = || {
+            let now = clock_gettime(ClockId::Monotonic);
+            Duration::new(now.tv_sec as u64, now.tv_nsec as u32).as_nanos() as u64
+        };
+        let before = exact();
+        let now = now_ns();
+        assert!((before..=exact()).contains(&now), "{now} ns, and it was {before}");
     }
 }

@@ -32,6 +32,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+pub mod bench;
 mod error;
 
 pub use error::VolumeError;
