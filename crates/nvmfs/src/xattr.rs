@@ -350,7 +350,8 @@ fn link(
         set.blob.store(0, Relaxed); // ORDERING: Relaxed, which is the bug.
         std::thread::yield_now();
     }
-    set.seq.store(seq | 1, Relaxed); // ORDERING: Relaxed, before the fence.
+    let changing = seq | 1;
+    set.seq.store(changing, Relaxed); // ORDERING: Relaxed, before the fence.
     // ORDERING: Release, O1.
     fence(Release);
     // ORDERING: Relaxed throughout, O1.
@@ -366,7 +367,7 @@ fn link(
         len.store(new.map_or(0, |(_, n)| n), Relaxed); // ORDERING: as above.
     }
     // ORDERING: Release, O1.
-    set.seq.store((seq | 1).wrapping_add(1), Release);
+    set.seq.store(changing.wrapping_add(1), Release);
     // ORDERING: Release, pairs with the Acquire in `attached`.
     inode.volatile.xattrs().store(at.raw(), Release);
     for which in [List::Access, List::Default] {
@@ -447,3 +448,6 @@ pub fn forget(core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>) {
     // SAFETY: `own` is this thread's; readers validate afterwards (I2).
     unsafe { own.heap.free(&core.arena, at, 1) };
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
