@@ -1,3 +1,6 @@
+mod leases;
+mod pages;
+
 use super::*;
 use crate::alloc::take_block;
 use crate::state::lease::{enter, leave};
@@ -23,7 +26,9 @@ enum Scene {
 fn leased_after(core: &Arc<Core>, ino: Ino, others: u32, scene: Scene) -> Result<u32> {
     let all = Barrier::new(others as usize + 1);
     let leased = |guard: &mut LaneGuard<'_>| -> Result<u32> {
-        Ok(super::lease(core, guard, core.inode(ino)?)?.number())
+        let chain = super::lease(core, guard, core.inode(ino)?)?;
+        assert!(chain.is_busy_for(guard.id));
+        Ok(chain.number())
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..others)
