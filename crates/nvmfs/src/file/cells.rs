@@ -361,3 +361,6 @@ impl Committed<LockedSparse<'_>> {
         step(Step::LetGo);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

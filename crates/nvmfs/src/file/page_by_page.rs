@@ -48,3 +48,53 @@ pub fn write(
     }
     Ok(done)
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::volume::bench::Bench;
+
+    const PAGE: u64 = BLOCK_BYTES as u64;
+
+    /// What `write` returns for this range of a file of four pages, and the pieces that it asked for: all but the nth succeed.
+    fn written(bench: &Bench, offset: u64, len: u64, fails: usize) -> (Result<usize>, Vec<(u64, usize)>) {
+        let data: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
+        let mut pieces = Vec::new();
+        let piece = |_: &mut LaneGuard<'_>, at: u64, bytes: &[u8]| {
+            assert_eq!(bytes, &data[(at - offset) as usize..][..bytes.len()]);
+            pieces.push((at, bytes.len()));
+            if pieces.len() == fails { Err(Error::BadBuffer) } else { Ok(at) }
+        };
+        let done = write(bench.core(), &mut bench.guard(), bench.inode(), offset, &data, piece);
+        (done, pieces)
+    }
+
+    #[test]
+    fn a_write_goes_on_page_by_page_until_one_fails() {
+        let bench = Bench::new();
+        bench.write(0, 1, 4 * PAGE);
+        let all = vec![(100, 3996), (PAGE, 4096), (2 * PAGE, 10)];
+        assert_eq!(written(&bench, 100, 3996 + PAGE + 10, 0), (Ok(8102), all.clone()));
+        for (fails, done) in [(1, Err(Error::BadBuffer)), (2, Ok(3996)), (3, Ok(8092))] {
+            assert_eq!(written(&bench, 100, 3996 + PAGE + 10, fails), (done, all[..fails].to_vec()));
+        }
+        let two = vec![(2 * PAGE, 4096), (3 * PAGE, 4096)];
+        assert_eq!(written(&bench, 2 * PAGE, 2 * PAGE, 0), (Ok(8192), two));
+    }
+
+    #[test]
+    fn a_write_of_one_page_or_over_a_hole_is_not_begun() {
+        let bench = Bench::new();
+        bench.write(0, 1, 4 * PAGE);
+        for (offset, len) in
+            [(0, PAGE), (PAGE, PAGE), (PAGE + 5, 10), (3 * PAGE, PAGE + 1), (3 * PAGE + 1, PAGE)]
+        {
+            assert_eq!(
+                written(&bench, offset, len, 0),
+                (Err(Error::NoSpace), Vec::new()),
+                "{len} at {offset}"
+            );
+        }
+        assert_eq!(written(&bench, u64::MAX, 2, 0), (Err(Error::FileTooBig), Vec::new()));
+    }
+}

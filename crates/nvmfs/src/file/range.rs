@@ -222,3 +222,6 @@ pub fn seek(core: &Core, inode: InodeRef<'_>, target: SeekTarget, offset: u64) -
         SeekTarget::Data => Err(Error::NoSuchOffset),
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

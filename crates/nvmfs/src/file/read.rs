@@ -282,3 +282,6 @@ pub fn maps_of(core: &Core, inode: InodeRef<'_>, span: Span, out: &mut Vec<Seen>
         out.push(Seen { lock_version: None, owner: None, map: cell.map_or(Map::HOLE, Cell::map) });
     });
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

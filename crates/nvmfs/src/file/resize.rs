@@ -462,3 +462,6 @@ fn records_of(
     }
     records
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -342,3 +342,6 @@ pub fn current(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<
     };
     Some(runs.into_iter().filter(still).map(write).collect())
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -105,11 +105,9 @@ impl Other {
     }
 }
 
-/// Parks a writer of `ITS_PAGE` in a step, lets `look` look at what others do, and lets it go: then all come to their end.
-fn with_writer_parked(variant: Variant, step: Step, look: impl FnOnce(&Arc<Scene>) -> Vec<Other>) {
-    let scene = Scene::of(variant);
-    let (release, released) = channel::<()>();
-    let parks = move |send: Sender<Passed>| -> hook::Hook {
+/// The hook of a thread that is parked in a step until the other side is dropped.
+fn parks_in(step: Step, released: Receiver<()>) -> impl FnOnce(Sender<Passed>) -> hook::Hook + Send {
+    move |send: Sender<Passed>| -> hook::Hook {
         let released = Mutex::new(Some(released));
         Arc::new(move |at| {
             if at == step
@@ -120,8 +118,14 @@ fn with_writer_parked(variant: Variant, step: Step, look: impl FnOnce(&Arc<Scene
                 let _ = released.recv();
             }
         })
-    };
-    let writer = Other::spawn(&scene, parks, |scene| write_page(scene, ITS_PAGE));
+    }
+}
+
+/// Parks a writer of `ITS_PAGE` in a step, lets `look` look at what others do, and lets it go: then all come to their end.
+fn with_writer_parked(variant: Variant, step: Step, look: impl FnOnce(&Arc<Scene>) -> Vec<Other>) {
+    let scene = Scene::of(variant);
+    let (release, released) = channel::<()>();
+    let writer = Other::spawn(&scene, parks_in(step, released), |scene| write_page(scene, ITS_PAGE));
     assert_eq!(
         writer.passed.recv_timeout(LIMIT),
         Ok(Passed::Step(step)),
@@ -265,4 +269,50 @@ fn a_parked_writer_takes_no_time_back() {
     });
     let (scene, later) = met.unwrap();
     assert_eq!(times(&scene), later, "the slower writer has an older time");
+}
+
+/// Reads across the end of the file, as far as it goes and on.
+fn read_across_the_end(scene: &Scene) {
+    let mut bytes = vec![9; 3 * PAGE as usize];
+    let read = scene.fs.read(&scene.file, 63 * PAGE, &mut bytes).unwrap();
+    bytes.truncate(read);
+    let grown = [vec![1; PAGE as usize - 10], vec![2; PAGE as usize + 10]].concat();
+    assert!(bytes == grown, "{read} bytes of a write that moved the end");
+}
+
+/// It has seen the size before that. A part of the write is none.
+#[test]
+fn a_read_that_waited_for_a_moved_end_reads_up_to_it() {
+    for variant in [Variant::Nova, Variant::NovaTree] {
+        let scene = Scene::of(variant);
+        let grows: fn(&Scene) = |scene| {
+            scene.fs.write(&scene.file, 64 * PAGE - 10, &[2; PAGE as usize + 10]).unwrap();
+        };
+        waits_for(&scene, Step::DataWrite, grows, read_across_the_end);
+        let cuts: fn(&Scene) = |scene| {
+            let size = heddle_vfs::SetAttr { size_bytes: Some(10 * PAGE + 7), ..Default::default() };
+            scene.fs.setattr(&Cred::root(), scene.file.ino, Some(&scene.file), &size).unwrap();
+        };
+        waits_for(&scene, Step::Tail, cuts, |scene| {
+            let mut bytes = vec![9; 30 * PAGE as usize];
+            assert_eq!(scene.fs.read(&scene.file, 10 * PAGE, &mut bytes), Ok(7));
+        });
+        // The first call of a thread is timed, and stands for 64.
+        let waited = Duration::from_nanos(scene.fs.counters().totals.wait_ns());
+        assert!(waited > 64 * Duration::from_millis(20), "{variant:?}: {waited:?}");
+    }
+}
+
+/// Parks a call in a step, has another one wait for it, and lets both come to their ends.
+fn waits_for(scene: &Arc<Scene>, step: Step, parks: fn(&Scene), waits: fn(&Scene)) {
+    let (release, released) = channel::<()>();
+    let parked = Other::spawn(scene, parks_in(step, released), parks);
+    assert_eq!(parked.passed.recv_timeout(LIMIT), Ok(Passed::Step(step)));
+    let other = Other::walking(scene, waits);
+    assert_eq!(other.stops_in(), None, "past a call in {step:?}");
+    drop(release);
+    for call in [parked, other] {
+        call.comes_to_its_end();
+        call.thread.join().unwrap();
+    }
 }

@@ -335,3 +335,6 @@ fn recopy_edges(
     }
     Ok(())
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

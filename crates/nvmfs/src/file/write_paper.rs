@@ -369,3 +369,6 @@ pub fn read(
         return copied.map(|()| len);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

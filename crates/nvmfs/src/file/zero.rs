@@ -131,3 +131,33 @@ fn runs(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo) -> Vec<(Pa
 }
 
 const _: () = assert!(PIECE_PAGES as u32 + 8 < crate::format::page::SLOTS);
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::volume::bench::Bench;
+
+    #[test]
+    fn a_run_is_of_pages_and_blocks_side_by_side() {
+        let bench = Bench::new();
+        let (core, inode) = (bench.core(), bench.inode());
+        let set = |page: u64, map: Map| {
+            let run = inode.volatile.index().grow(&core.arena, PageNo(page)).unwrap();
+            run.cells[0].set(map, Version(1));
+        };
+        let data =
+            [(0, 100), (1, 101), (2, 102), (4, 104), (5, 106), (7, 107), (8, 108), (64, 109), (65, 110)];
+        data.iter().for_each(|(page, block)| set(*page, Map::data(BlockNo(*block))));
+        set(3, Map::unwritten(BlockNo(103)));
+        let runs_in = |first, end| {
+            let found = runs(core, inode, PageNo(first), PageNo(end)).into_iter();
+            found.map(|(page, block, pages)| (page.0, block.0, pages)).collect::<Vec<_>>()
+        };
+        let all = [(0, 100, 3), (4, 104, 1), (5, 106, 1), (7, 107, 2), (64, 109, 2)];
+        assert_eq!(runs_in(0, 100), all);
+        assert_eq!(runs_in(1, 8), [(1, 101, 2), (4, 104, 1), (5, 106, 1), (7, 107, 1)]);
+        assert!(runs_in(3, 4).is_empty(), "it reads as zeros already");
+        data.iter().for_each(|(page, _)| set(*page, Map::HOLE));
+        set(3, Map::HOLE);
+    }
+}
