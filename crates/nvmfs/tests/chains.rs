@@ -75,6 +75,39 @@ fn crash_the_superblock_got_the_heads_of_a_second_file() {
     });
 }
 
+/// A later mount goes on with the block of heads that there is, and gives it back.
+#[test]
+fn further_chains_stay_a_files_through_mounts_and_end_with_it() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 * MIB);
+        let free = |fs: &NvmFs| fs.statfs().unwrap().blocks_free;
+        let volume = disk.mount();
+        let before = free(&volume.fs());
+        let file = volume.fs().new_file(Ino::ROOT, "f");
+        written_by_many(&volume.fs(), &file, 1);
+        volume.fs().release(file);
+        volume.abandon();
+        for value in [2, 3] {
+            let volume = disk.mount();
+            let file = volume.fs().open_file(Ino::ROOT, "f");
+            written_by_many(&volume.fs(), &file, value);
+            volume.fs().release(file);
+            volume.abandon();
+            common::sound(disk.region()).unwrap();
+        }
+        let volume = disk.mount();
+        let file = volume.fs().open_file(Ino::ROOT, "f");
+        let bytes = (THREADS * PAGE) as usize;
+        assert!(volume.fs().read_vec(&file, 0, bytes) == vec![3; bytes], "{variant:?}");
+        volume.fs().release(file);
+        volume.fs().remove(Ino::ROOT, "f").unwrap();
+        // Names are in the log of the root.
+        assert!(free(&volume.fs()) + 4 >= before, "{variant:?}: {} of {before} blocks", free(&volume.fs()));
+        volume.unmount();
+        common::sound(disk.region()).unwrap();
+    });
+}
+
 /// The punch lies in a younger chain than the write that it covers, in a log that is older than the mount.
 #[test]
 fn a_hole_stays_one_when_a_later_mount_cleans_its_log() {

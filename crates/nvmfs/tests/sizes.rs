@@ -70,6 +70,23 @@ fn a_size_that_a_system_cannot_serve_is_refused_and_changes_nothing() {
     });
 }
 
+#[test]
+fn a_hole_may_be_inserted_up_to_the_largest_size() {
+    each_variant(|variant| {
+        let volume = Disk::new(variant, 16 * MIB).mount();
+        let fs = volume.fs();
+        let (max, page) = (size_max(variant), 4096);
+        let file = fs.new_file(Ino::ROOT, "f");
+        fs.write(&file, 0, &[7; 4096]).unwrap();
+        // Whole pages, if the largest size is not one of them.
+        let rest = max / page * page - page;
+        assert_eq!(fs.fallocate(&file, RangeOp::Insert, 0, rest + page), Err(Error::FileTooBig));
+        assert_eq!(fs.fallocate(&file, RangeOp::Insert, 0, rest), Ok(()), "{variant:?}");
+        assert_eq!((fs.size(&file), fs.read_vec(&file, rest, 9)), (rest + page, vec![7; 9]), "{variant:?}");
+        fs.release(file);
+    });
+}
+
 /// The number of its pages times that of the first is beyond all numbers of pages.
 #[test]
 fn pages_before_the_largest_offset_are_there_after_a_mount() {

@@ -29,6 +29,12 @@ impl Place<'_> {
         self.fs.setattr(&root(), self.file.ino, None, &set).unwrap();
     }
 
+    fn change_the_mode(&self) {
+        [0o600, 0o640, 0o644]
+            .into_iter()
+            .for_each(|perm| self.set(SetAttr { perm: Some(perm), ..NO_CHANGE }));
+    }
+
     fn set_attribute(&self, len: usize) {
         let attribute = XattrName::new(b"user.a").unwrap();
         self.fs.setxattr(&root(), self.file.ino, attribute, &vec![7; len], SetXattr::Any).unwrap();
@@ -66,6 +72,14 @@ const CALLS: &[Call] = &[
     ("punch", Stored, |at| at.range(RangeOp::Punch, PAGE + 5, 5 * PAGE)),
     ("punch pages", Stored, |at| at.range(RangeOp::Punch, PAGE, 5 * PAGE)),
     ("punch within a page", Stored, |at| at.range(RangeOp::Punch, PAGE + 5, 100)),
+    ("punch pages after changes of mode", Stored, |at| {
+        at.change_the_mode();
+        at.range(RangeOp::Punch, PAGE, 5 * PAGE);
+    }),
+    ("zero pages after changes of mode", Stored, |at| {
+        at.change_the_mode();
+        at.range(RangeOp::Zero { keep_size: true }, PAGE, 5 * PAGE);
+    }),
     ("punch beyond the end", Stored, |at| at.range(RangeOp::Punch, 30 * PAGE + 5, 100)),
     ("zero", Stored, |at| at.range(RangeOp::Zero { keep_size: true }, PAGE + 5, 5 * PAGE)),
     ("zero and grow", Stored, |at| at.range(RangeOp::Zero { keep_size: false }, 9 * PAGE + 5, 5 * PAGE)),
