@@ -406,65 +406,35 @@ fn an_allocation_up_to_the_end_takes_no_block_beyond_it() {
     });
 }
 
-/// Many records tell of it, and none of them of a size.
+/// The record of the write that made the last page is dead then, and its log page is cleaned away.
 #[test]
-fn scattered_blocks_beyond_the_end_leave_the_size_through_a_mount() {
+fn a_hole_in_the_last_page_keeps_the_size_through_cleaning() {
     each_variant(|variant| {
-        let disk = Disk::new(variant, 4 * MIB);
-        let volume = disk.mount();
-        let fs = volume.fs();
-        let handle = fs.new_file(Ino::ROOT, "f");
-        fs.write(&handle, 0, &[7; 10]).unwrap();
-        fill(&fs);
-        let rest = fs.open_file(Ino::ROOT, "rest");
-        for page in (0..fs.size(&rest) / PAGE).step_by(2) {
-            fs.fallocate(&rest, RangeOp::Punch, page * PAGE, PAGE).unwrap();
-        }
-        fs.release(rest);
-        fs.fallocate(&handle, KEEP, 0, 40 * PAGE).unwrap();
-        let good = |fs: &NvmFs, handle: &Handle| {
-            assert_eq!((allocated(fs, handle), fs.size(handle)), (40, 10), "{variant:?}");
-            assert_eq!(fs.read_vec(handle, 0, 100), [7; 10], "{variant:?}");
-        };
-        good(&fs, &handle);
-        fs.release(handle);
-        drop(fs);
-        volume.abandon();
-        let volume = disk.mount();
-        let fs = volume.fs();
-        let handle = fs.open_file(Ino::ROOT, "f");
-        good(&fs, &handle);
-        fs.release(handle);
-    });
-}
-
-/// The record of the write that made the last page is not needed any more then.
-#[test]
-fn a_hole_in_the_last_page_keeps_the_size_through_mounts() {
-    each_variant(|variant| {
-        for size in [2, 5, 4095, PAGE, PAGE + 1, PAGE + 700] {
+        for size in [PAGE + 2, PAGE + 700, 2 * PAGE - 1] {
             let disk = Disk::new(variant, 8 * MIB);
-            let with = |work: &dyn Fn(&NvmFs, &Handle)| {
-                let volume = disk.mount();
-                let fs = volume.fs();
-                let handle = match fs.find(Ino::ROOT, "f") {
-                    Ok(_) => fs.open_file(Ino::ROOT, "f"),
-                    Err(_) => fs.new_file(Ino::ROOT, "f"),
-                };
-                work(&fs, &handle);
-                fs.release(handle);
-                drop(fs);
-                volume.abandon();
+            let volume = disk.mount();
+            let fs = volume.fs();
+            let handle = fs.new_file(Ino::ROOT, "f");
+            let overwrite = |times: u32| {
+                (0..times).for_each(|_| _ = fs.write(&handle, 0, &[9; PAGE as usize]).unwrap());
             };
-            with(&|fs, handle| _ = fs.write(handle, 0, &vec![7; size as usize]).unwrap());
-            let last = (size - 1) / PAGE * PAGE;
-            with(&|fs, handle| fs.fallocate(handle, RangeOp::Punch, last, 1).unwrap());
-            with(&|fs, handle| {
-                assert_eq!(fs.size(handle), size, "{variant:?}");
-                let mut wanted = vec![7; size as usize];
-                wanted[last as usize] = 0;
-                assert!(fs.read_vec(handle, 0, size as usize) == wanted, "{variant:?}, {size} bytes");
-            });
+            fs.write(&handle, 0, &vec![7; size as usize]).unwrap();
+            // More than a log page has records.
+            overwrite(70);
+            fs.fallocate(&handle, RangeOp::Punch, PAGE, 1).unwrap();
+            overwrite(200);
+            fs.release(handle);
+            drop(fs);
+            volume.abandon();
+            let volume = disk.mount();
+            let fs = volume.fs();
+            let handle = fs.open_file(Ino::ROOT, "f");
+            let mut wanted = vec![7; size as usize];
+            wanted[..PAGE as usize].fill(9);
+            wanted[PAGE as usize] = 0;
+            assert_eq!(fs.size(&handle), size, "{variant:?}");
+            assert!(fs.read_vec(&handle, 0, 3 * PAGE as usize) == wanted, "{variant:?}, {size} bytes");
+            fs.release(handle);
         }
     });
 }

@@ -303,6 +303,28 @@ fn a_read_that_waited_for_a_moved_end_reads_up_to_it() {
     }
 }
 
+/// The inode's lock guards its log, too. Range locks do not: a change of mode waits for commits alone.
+#[test]
+fn only_in_nova_a_change_of_mode_waits_for_a_writer() {
+    let change: fn(&Scene) = |scene| {
+        let mode = heddle_vfs::SetAttr { perm: Some(0o600), ..Default::default() };
+        scene.fs.setattr(&Cred::root(), scene.file.ino, None, &mode).unwrap();
+    };
+    let writes_first_page: fn(&Scene) = |scene| write_page(scene, 0);
+    waits_for(&Scene::of(Variant::Nova), Step::DataWrite, writes_first_page, change);
+    let scene = Scene::of(Variant::NovaTree);
+    let (release, released) = channel::<()>();
+    let parked = Other::spawn(&scene, parks_in(Step::DataWrite, released), writes_first_page);
+    assert_eq!(parked.passed.recv_timeout(LIMIT), Ok(Passed::Step(Step::DataWrite)));
+    let other = Other::walking(&scene, change);
+    other.comes_to_its_end();
+    drop(release);
+    parked.comes_to_its_end();
+    for call in [parked, other] {
+        call.thread.join().unwrap();
+    }
+}
+
 /// Parks a call in a step, has another one wait for it, and lets both come to their ends.
 fn waits_for(scene: &Arc<Scene>, step: Step, parks: fn(&Scene), waits: fn(&Scene)) {
     let (release, released) = channel::<()>();

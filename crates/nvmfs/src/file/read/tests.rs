@@ -35,24 +35,24 @@ fn a_cell_is_unchanged_if_neither_its_word_nor_its_owner_changed() {
 #[test]
 fn a_read_that_pins_returns_what_any_read_does() {
     let bench = Bench::new();
-    let mut wanted = vec![0; 80 * PAGE as usize + 100];
-    for (page, value) in [(0, 1), (1, 2), (3, 3), (70, 4), (71, 5), (80, 6)] {
-        let len = if page == 80 { 100 } else { PAGE };
+    let mut wanted = vec![0; 150 * PAGE as usize + 100];
+    for (page, value) in [(0, 1), (1, 2), (3, 3), (140, 4), (141, 5), (150, 6)] {
+        let len = if page == 150 { 100 } else { PAGE };
         bench.write(page * PAGE, value, len);
         wanted[(page * PAGE) as usize..][..len as usize].fill(value);
     }
     let (core, inode) = (bench.core(), bench.inode());
     for (offset, len) in [
-        (0, 90 * PAGE),
+        (0, 160 * PAGE),
         (10, 20),
         (PAGE - 1, 2),
         (PAGE, 3 * PAGE),
-        (2 * PAGE + 5, 70 * PAGE),
-        (60 * PAGE, PAGE),
-        (71 * PAGE + 1, 20 * PAGE),
-        (80 * PAGE + 99, 5),
-        (80 * PAGE + 100, 5),
-        (90 * PAGE, 5),
+        (2 * PAGE + 5, 140 * PAGE),
+        (60 * PAGE, 20 * PAGE),
+        (141 * PAGE + 1, 20 * PAGE),
+        (150 * PAGE + 99, 5),
+        (150 * PAGE + 100, 5),
+        (160 * PAGE, 5),
     ] {
         let end = (offset + len).min(wanted.len() as u64).max(offset);
         let here = wanted.get(offset as usize..end as usize).unwrap_or(&[]);
