@@ -262,7 +262,7 @@ fn a_survey_tells_of_entries_that_lead_elsewhere() {
     let cases: [Damage; 4] = [
         ("/dir (inode", "its entry 3 is called \".\"", |s| {
             s.entries(s.dir, |block| {
-                (block.entries[3], block.names[3]) = (block.entries[0].clone(), block.names[0]);
+                (block.entries[3], block.names[3]) = (block.entries[0], block.names[0]);
                 set_bit_lsb(&mut block.bitmap, 3, true);
             });
         }),

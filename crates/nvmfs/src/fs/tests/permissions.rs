@@ -93,7 +93,9 @@ fn what_is_made_in_a_set_group_id_directory_gets_its_group() {
     let team = dir(&fs, Ino::ROOT, "team", (0, 42), 0o2777);
     let plain = dir(&fs, Ino::ROOT, "plain", (0, 0), 0o777);
     let (file, below, pipe) = (FileKind::Regular, FileKind::Directory, FileKind::Fifo);
-    let cases: [(Ino, Cred, FileKind, u16, (u32, u16)); 13] = [
+    /// What is made, and the group and permissions that it gets.
+    type Case = (Ino, Cred, FileKind, u16, (u32, u16));
+    let cases: [Case; 13] = [
         (team, user(5), file, 0o2775, (42, 0o775)),
         (team, user(5), file, 0o6775, (42, 0o4775)),
         (team, user(5), pipe, 0o2775, (42, 0o775)),

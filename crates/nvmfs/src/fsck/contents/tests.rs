@@ -103,8 +103,11 @@ fn lists(region: &Region, seed: u32, parts: &[&[(u64, u64)]], last: Option<u64>)
     }
 }
 
+/// Extents, and issues with their places.
+type ListRead = (Option<Vec<(u64, u64)>>, Vec<(Code, Location)>);
+
 /// What a list of block 500 says of so many pages, and the issues with their places.
-fn read_list(pass: &mut Pass<'_>, pages: u64) -> (Option<Vec<(u64, u64)>>, Vec<(Code, Location)>) {
+fn read_list(pass: &mut Pass<'_>, pages: u64) -> ListRead {
     let mut claims = ListClaims::default();
     let read = list(pass, id(7), PLACE, (BlockNo(500), pages), &mut claims);
     let issues = std::mem::take(&mut pass.issues);

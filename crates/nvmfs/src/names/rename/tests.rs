@@ -115,9 +115,9 @@ fn each_change_of_a_bucket_is_newer_than_those_before() {
     fn exchange(fs: &NvmFs, dir: Ino, one: &str, other: &str) {
         fs.rename(&Cred::root(), dir, name(one), dir, name(other), RenameMode::Exchange).unwrap();
     }
-    type Change = fn(&NvmFs, Ino);
     // Six files in the order of their names; then the change, and which file some names lead to.
-    let cases: [(Change, &[(&str, Option<usize>)]); 6] = [
+    type Change = (fn(&NvmFs, Ino), &'static [(&'static str, Option<usize>)]);
+    let cases: [Change; 6] = [
         (
             |fs, dir| {
                 fs.remove(dir, "0").unwrap();

@@ -49,7 +49,8 @@ fn an_answer_that_contradicts_the_memory_is_refused_by_name() {
     let fs = told(right, &fds).unwrap();
     assert_eq!(fs.core.region.path(), Some(Path::new("/some/image")));
     drop(fs);
-    let wrong: [(fn(&mut Answer), &str); 11] = [
+    type Forge = fn(&mut Answer);
+    let wrong: [(Forge, &str); 11] = [
         (|it| it.boot[0] ^= 1, "another boot"),
         (|it| it.region_bytes -= 4096, "length of the region"),
         (|it| it.region_bytes += 1, "length of the region"),

@@ -104,7 +104,7 @@ fn a_directory_keeps_its_last_attributes_and_its_own_names() {
         let log = Log { records: records.map(entry).to_vec(), ..Log::default() };
         let dir = Dir::of(pass, id(5), &log);
         assert_eq!((dir.names.len(), dir.damaged), (1, false));
-        assert_eq!(dir.foreign, [foreign.clone()]);
+        assert_eq!(dir.foreign, std::slice::from_ref(&foreign));
         let wanted = [record((9, false, 12, FILE)), attributes(5, 0o750), foreign];
         assert_eq!(dir.records(), wanted, "a new log says the same");
         let new = dir.new_name(id(20), FileKind::Fifo, Time(3));

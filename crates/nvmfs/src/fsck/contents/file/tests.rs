@@ -175,7 +175,11 @@ fn a_list_named_twice_and_lost_attributes_are_both_damage() {
         };
         assert_eq!(is(pass, &twice[..1]), (false, false, 0o644));
         assert_eq!(is(pass, &twice), (true, false, 0o644));
-        assert_eq!(is(pass, &[lost.clone()]), (true, true, 0o600), "a lost access list may have narrowed it");
+        assert_eq!(
+            is(pass, std::slice::from_ref(&lost)),
+            (true, true, 0o600),
+            "a lost access list may have narrowed it"
+        );
         assert_eq!(is(pass, &[twice.to_vec(), vec![lost]].concat()), (true, true, 0o600));
     });
 }
@@ -200,7 +204,7 @@ fn records_that_a_kind_of_inode_does_not_have_are_misplaced() {
         let has_pages = matches!(kind, FileKind::Regular | FileKind::Symlink);
         for (record, fits) in data.iter().map(|record| (record, has_pages)).chain([(&name, false)]) {
             on_empty(|_, pass| {
-                let file = File::of(pass, birth(kind), &log(&[record.clone()]));
+                let file = File::of(pass, birth(kind), &log(std::slice::from_ref(record)));
                 let misplaced = if fits { vec![] } else { vec![Code::RECORD_MISPLACED.0] };
                 assert_eq!((file.damaged, codes(pass)), (!fits, misplaced), "{record:?} of a {kind:?}");
                 assert_eq!(file.runs.is_empty(), !fits);
@@ -262,7 +266,7 @@ fn records_count_as_living_while_they_say_something() {
     };
     let base = write(1, 2, 6, at(500));
     assert_eq!(living(&[]), 0);
-    assert_eq!(living(&[base.clone()]), 1);
+    assert_eq!(living(std::slice::from_ref(&base)), 1);
     assert_eq!(living(&[base.clone(), write(2, 2, 6, at(600))]), 1);
     assert_eq!(living(&[base.clone(), write(2, 2, 5, at(600))]), 2, "its last page");
     assert_eq!(living(&[base.clone(), write(2, 3, 5, at(600))]), 2, "its first page");

@@ -173,8 +173,8 @@ fn a_silently_ended_threads_lane_is_found_when_somebody_waits() {
                 unsafe { libc::syscall(libc::SYS_exit, 0) };
             });
             // This one ends as it should. Its lane stays, for the file.
-            let opener = scope.spawn(|| std::mem::forget(fs.new_file(Ino::ROOT, "opened")));
-            opener.join().unwrap();
+            let opener = scope.spawn(|| fs.new_file(Ino::ROOT, "opened"));
+            let _opened = opener.join().unwrap();
             while std::fs::read_dir("/proc/self/task").unwrap().count() > 1 {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
