@@ -107,6 +107,11 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     let options = options(root, args)?;
     let equivalents = Equivalents::read(root)?;
     let mut all = list::list(root, &options.crates, options.changed.as_deref())?;
+    if options.changed.is_none() {
+        for row in equivalents.stale(&all, &options.crates) {
+            println!("STALE in {}, of no mutant: {row}", equivalent::FILE);
+        }
+    }
     all.retain(|mutant| {
         options.only.is_empty() || options.only.iter().any(|part| mutant.name.contains(part))
     });

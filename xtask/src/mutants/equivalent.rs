@@ -41,6 +41,17 @@ impl Equivalents {
             |row: &&[String; 4]| row[0] == mutant.file && row[1] == mutant.change() && row[2] == mutant.line;
         self.0.iter().find(is_it).map(|row| row[3].as_str())
     }
+
+    /// Rows of these crates that excuse none of `all`: their source has changed.
+    pub fn stale(&self, all: &[Mutant], crates: &[String]) -> Vec<String> {
+        let is_of_crates =
+            |row: &&[String; 4]| crates.iter().any(|name| row[0].starts_with(&format!("crates/{name}/")));
+        let excuses = |row: &[String; 4]| {
+            all.iter().any(|it| row[0] == it.file && row[1] == it.change() && row[2] == it.line)
+        };
+        let rows = self.0.iter().filter(is_of_crates).filter(|row| !excuses(row));
+        rows.map(|row| row[..3].join(" | ")).collect()
+    }
 }
 
 #[cfg(test)]
@@ -58,6 +69,19 @@ mod tests {
         assert_eq!(list.reason(&it), None);
         let of_bars = Equivalents::parse("a | replace \\| with ^ | a \\| b | no common bit\n").unwrap();
         assert_eq!(of_bars.0[0], ["a", "replace | with ^", "a | b", "no common bit"]);
+    }
+
+    #[test]
+    fn a_row_whose_line_has_changed_is_stale() {
+        let list = "crates/a/src/b.rs | replace < with <= in c | a < b | both ends are padding\n";
+        let list = Equivalents::parse(list).unwrap();
+        let mut it = mutant([(1, 1), (1, 1)], "");
+        let of_a = ["a".to_owned()];
+        assert!(list.stale(std::slice::from_ref(&it), &of_a).is_empty());
+        it.line = "b < c".into();
+        let stale = ["crates/a/src/b.rs | replace < with <= in c | a < b"];
+        assert_eq!(list.stale(std::slice::from_ref(&it), &of_a), stale);
+        assert!(list.stale(&[it], &["other".to_owned()]).is_empty());
     }
 
     #[test]
