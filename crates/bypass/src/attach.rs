@@ -249,8 +249,7 @@ impl Entry {
 
 /// A monotonic clock.
 fn now_ms() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+    heddle_nvmfs::clock::monotonic_ns() / 1_000_000
 }
 
 /// The time from which to ask again, after a refusal that was asked for at `began_ms` and has just come.

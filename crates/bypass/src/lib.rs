@@ -36,6 +36,7 @@ pub use args::may_be_there;
 pub use attach::{Attachment, Attachments, Hold, MountAnswer};
 pub use error::{Errno, errno_of};
 pub use file::{File, Passed, Served};
+pub use heddle_nvmfs::clock::monotonic_ns;
 pub use heddle_nvmfs::{BadBuffer, after_fault, copy_of_callers, this_thread_is_inside};
 pub use heddle_vfs::{RangeOp, planted};
 pub use kernel_stat::KernelStat;

@@ -7,6 +7,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use heddle_vfs::procfs;
+
 use crate::Holder;
 use crate::mounts::{Life, life_of};
 use crate::umount::processes;
@@ -24,7 +26,7 @@ fn mapping(file: &fs::Metadata) -> Vec<u32> {
     let id = format!("{:02x}:{:02x} {} ", rustix::fs::major(device), rustix::fs::minor(device), file.ino());
     let maps = |pid: &u32| {
         // `ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH`; a path is not searched.
-        let table = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let table = procfs::maps(*pid).unwrap_or_default();
         table.split(|b| *b == b'\n').any(|line| {
             let fields: Vec<&[u8]> = line.splitn(4, |b| *b == b' ').collect();
             fields.get(3).is_some_and(|rest| rest.starts_with(id.as_bytes()))
@@ -43,19 +45,20 @@ pub(crate) fn earlier_writers(server: u32) -> Vec<Holder> {
 }
 
 fn may_write_to_a_dead_mount(pid: u32) -> bool {
-    descriptors(pid).filter(|at| may_write(pid, at)).any(|at| life_of(&at) == Life::Dead)
+    descriptors(pid).filter(|at| may_write(at)).any(|at| life_of(&at) == Life::Dead)
 }
 
 /// Returns true if a descriptor is open for writing.
-fn may_write(pid: u32, at: &Path) -> bool {
-    let number = at.file_name().unwrap_or_default().to_string_lossy();
-    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+fn may_write(at: &Path) -> bool {
+    let number = at.file_name().unwrap_or_default();
+    let of_process = at.ancestors().nth(2).unwrap_or(at);
+    let info = fs::read_to_string(of_process.join("fdinfo").join(number)).unwrap_or_default();
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
     flags.is_some_and(|flags| flags & libc::O_PATH == 0 && flags & libc::O_ACCMODE != libc::O_RDONLY)
 }
 
 fn descriptors(pid: u32) -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let entries = fs::read_dir(procfs::directory(pid).join("fd")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path())
 }

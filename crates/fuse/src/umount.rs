@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use heddle_vfs::procfs;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
@@ -313,7 +314,7 @@ pub(crate) fn holders(dir: &Path) -> Vec<Holder> {
 
 fn uses(pid: u32, dir: &Path) -> bool {
     let below = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
-    let process = PathBuf::from(format!("/proc/{pid}"));
+    let process = procfs::directory(pid);
     if ["cwd", "root", "exe"].iter().any(|link| below(process.join(link))) {
         return true;
     }
@@ -321,7 +322,7 @@ fn uses(pid: u32, dir: &Path) -> bool {
     if descriptors.is_ok_and(|entries| entries.flatten().any(|entry| below(entry.path()))) {
         return true;
     }
-    let maps = fs::read(process.join("maps")).unwrap_or_default();
+    let maps = procfs::maps(pid).unwrap_or_default();
     let inside = [dir.as_os_str().as_bytes(), b"/"].concat();
     maps.split(|b| *b == b'\n').any(|line| {
         let path = line.iter().position(|b| *b == b'/').map(|at| &line[at..]);

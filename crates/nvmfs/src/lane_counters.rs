@@ -12,7 +12,7 @@
 //! In a model the words are the standard library's too: they decide nothing, and would only enlarge the state
 //! space.
 
-use rustix::time::{ClockId, clock_gettime};
+use crate::clock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -286,10 +286,9 @@ impl Counts {
 const KIND_BITS: u32 = 4;
 const _: () = assert!(KINDS <= 1 << KIND_BITS);
 
-/// Time of a monotonic clock: 60 bits are 36 years.
+/// 60 bits are 36 years.
 fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    clock::monotonic_ns()
 }
 
 fn in_ns(took: Duration) -> u64 {
@@ -305,6 +304,7 @@ fn grow(word: &AtomicU64, by: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::time::{ClockId, clock_gettime};
 
     #[test]
     fn every_time_lies_in_its_span() {

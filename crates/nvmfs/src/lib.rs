@@ -8,7 +8,7 @@
 #![warn(missing_docs)]
 
 mod alloc;
-mod clock;
+pub mod clock;
 pub mod counters;
 mod damage;
 #[cfg(shuttle)]

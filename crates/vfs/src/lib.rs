@@ -16,6 +16,7 @@ pub mod model;
 mod name;
 pub mod path;
 pub mod planted;
+pub mod procfs;
 #[cfg(any(test, feature = "short"))]
 pub mod short;
 #[cfg(any(test, feature = "testkit"))]

@@ -1,14 +1,14 @@
 //! The time for which a signal handler waits for other threads: they may wait for the heap, which the
 //! interrupted thread may have locked.
 
-use rustix::time::{ClockId, clock_gettime};
+use heddle_bypass::monotonic_ns;
 
 /// In seconds.
-const LONGEST_SECS: i64 = 2;
+const LONGEST_SECS: u64 = 2;
 
 /// A handler's patience.
 pub struct Patience {
-    until_secs: i64,
+    until_secs: u64,
 }
 
 impl Patience {
@@ -18,8 +18,8 @@ impl Patience {
     }
 }
 
-fn now_secs() -> i64 {
-    clock_gettime(ClockId::Monotonic).tv_sec
+fn now_secs() -> u64 {
+    monotonic_ns() / 1_000_000_000
 }
 
 /// The patience of a handler, or that of a caller that waits without a limit.

@@ -24,8 +24,8 @@ use crate::variant::Variant;
 use crate::volume::{Volume, VolumeError, read_superblock};
 use heddle_arena::{Arena, ProcessTag};
 use heddle_pmem::{Durability, Region};
-use heddle_vfs::Ino;
 use heddle_vfs::unmapped::is_own_user;
+use heddle_vfs::{Ino, procfs};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -206,7 +206,7 @@ fn forget_kernel_pages(core: &Core) {
 /// not be read counts as one that has it open.
 fn has_open(process: u32, image: &Path) -> bool {
     let Ok(image) = fs::metadata(image) else { return false };
-    match fs::read_dir(format!("/proc/{process}/fd")) {
+    match fs::read_dir(procfs::directory(process).join("fd")) {
         Err(e) => e.kind() == io::ErrorKind::PermissionDenied,
         Ok(fds) => fds.flatten().any(|fd| {
             fs::metadata(fd.path()).is_ok_and(|file| (file.dev(), file.ino()) == (image.dev(), image.ino()))
@@ -249,9 +249,9 @@ enum Found {
 /// Finds the arena of this mount, in any process that has it.
 fn find(identity: &Identity, noted: [u64; 2]) -> Found {
     let Ok(processes) = fs::read_dir("/proc") else { return Found::Nothing };
-    let processes = processes.flatten();
-    let mut places = processes
-        .filter_map(|process| fs::read_dir(process.path().join("fd")).ok())
+    let numbers = processes.flatten().filter_map(|process| process.file_name().to_str()?.parse().ok());
+    let mut places = numbers
+        .filter_map(|process| fs::read_dir(procfs::directory(process).join("fd")).ok())
         .flat_map(|fds| fds.flatten());
     let found = places.find_map(|fd| {
         let is_arena = fs::read_link(fd.path())

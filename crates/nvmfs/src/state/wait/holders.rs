@@ -7,6 +7,7 @@
 use crate::state::core::Core;
 use heddle_arena::ProcessTag;
 use heddle_arena::process_slots::page_bytes;
+use heddle_vfs::procfs;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -26,16 +27,16 @@ pub struct Task {
 }
 
 impl Process {
-    /// Its threads; `None`: not all could be examined.
+    /// Its living threads; `None`: not all could be examined.
     pub fn tasks(&self) -> Option<Vec<Task>> {
-        let Some(dir) = unless_gone(fs::read_dir(format!("/proc/{}/task", self.pid)))? else {
-            return Some(Vec::new());
-        };
         let mut tasks = Vec::new();
-        for task in dir {
-            let outer: u32 = unless_gone(task)??.file_name().to_str()?.parse().ok()?;
+        for outer in unless_gone(procfs::threads(self.pid))?.unwrap_or_default() {
             let file = format!("/proc/{}/task/{outer}/status", self.pid);
             let Some(status) = unless_gone(fs::read_to_string(file))? else { continue };
+            // The first thread of a process is shown until the process ends.
+            if status.lines().any(|line| line.starts_with("State:\tZ") || line.starts_with("State:\tX")) {
+                continue;
+            }
             // From the outermost namespace that the caller sees to the thread's own.
             let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
             let inner = line.map_or(Some(outer), |line| line.split_whitespace().next_back()?.parse().ok())?;
@@ -59,8 +60,8 @@ impl Process {
 fn unless_gone<T>(read: std::io::Result<T>) -> Option<Option<T>> {
     match read {
         Ok(value) => Some(Some(value)),
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Some(None),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => Some(None),
+        Err(error) if procfs::is_gone(&error) => Some(None),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Some(None),
         Err(_) => None,
     }
 }
@@ -104,7 +105,7 @@ pub fn of(core: &Core, tag: ProcessTag) -> Option<Vec<Process>> {
 }
 
 fn holds_slot(pid: u32, page: &Page) -> Option<bool> {
-    let table = unless_gone(fs::read(format!("/proc/{pid}/maps")))?.unwrap_or_default();
+    let table = unless_gone(procfs::maps(pid))?.unwrap_or_default();
     Some(String::from_utf8_lossy(&table).lines().any(|line| is_page(line, page)))
 }
 
@@ -190,11 +191,11 @@ mod tests {
         if pid == 0 {
             let own = Process { pid: std::process::id() };
             let all = own.tasks().is_some_and(|tasks| tasks.len() == 1);
-            // SAFETY: plain system calls; one descriptor is left, for the list, and none for what it names.
+            // SAFETY: plain system calls; no descriptor is left.
             unsafe {
                 let next = libc::dup(0);
                 libc::close(next);
-                let most = next as libc::rlim_t + 1;
+                let most = next as libc::rlim_t;
                 libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: most, rlim_max: most });
             }
             let unknown = own.tasks().is_none();

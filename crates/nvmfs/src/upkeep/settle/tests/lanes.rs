@@ -8,6 +8,7 @@ use crate::log::chain;
 use crate::names::table;
 use crate::state::core::Core;
 use crate::state::lease;
+use crate::state::wait::holders;
 use crate::steps::{Step, hook, step};
 use heddle_arena::sync::atomic::AtomicU32;
 use heddle_arena::{Holder, LaneId};
@@ -153,6 +154,64 @@ fn a_dead_lockers_bucket_is_unlocked_though_another_directory_has_it() {
     let states = [state(&fs, &bench.file)];
     drop(fs);
     verify(bench, &states, "a bucket of another directory");
+}
+
+/// The kernel shows its mappings below its other threads alone, and those of a child that it spawns as usual. Regression: living threads
+/// lost their lanes, and blocks were freed twice.
+#[test]
+fn crash_a_process_whose_first_thread_had_ended_lost_its_lanes() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = &fs.core;
+    let ready = core.arena.get(core.arena.alloc(AtomicU32::new(0)).unwrap());
+    let pid = child(|| {
+        // SAFETY: the thread and its child only wait; they end with this process, and that with the test.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    drop(lease::enter(core).unwrap());
+                    let shares_memory = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+                    if libc::syscall(libc::SYS_clone, shares_memory, 0, 0, 0, 0) == 0 {
+                        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                        ready.store(1, SeqCst);
+                        loop {
+                            libc::pause();
+                        }
+                    }
+                });
+                libc::syscall(libc::SYS_exit, 0);
+            });
+        }
+    });
+    let began = std::time::Instant::now();
+    let has_ended = || std::fs::read(format!("/proc/{pid}/maps")).unwrap().is_empty();
+    while ready.load(SeqCst) == 0 || !has_ended() {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "the child does not come so far");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let (table, mine) = (core.lane_table(), core.process_slot().unwrap().tag());
+    let held = || -> Vec<(LaneId, Holder)> {
+        let all =
+            lanes(core).filter_map(|lane| Some((LaneId(lane), table.holder(&core.arena, LaneId(lane))?)));
+        all.filter(|(_, holder)| holder.process() != mine).collect()
+    };
+    let before = held();
+    let [(lane, holder)] = before[..] else { panic!("{before:?}") };
+    let processes = holders::of(core, holder.process()).unwrap();
+    let of_child = processes.iter().find(|process| process.pid == pid as u32).expect("it is not found");
+    assert_eq!((of_child.task(holder.thread()), of_child.task(pid as u32)), (Some(holder.thread()), None));
+    table.ask(&core.arena, lane, holder);
+    Rounds::default().go(core);
+    assert_eq!(held(), before, "the lane of a living thread was taken");
+    // SAFETY: a child of this test.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    ended(pid, 0);
+    sweep(core);
+    assert_eq!(held().len(), 0);
+    let states = [state(&fs, &bench.file)];
+    drop(fs);
+    verify(bench, &states, "a process without its first thread");
 }
 
 /// It ends by a raw system call: nothing of the C library and of Rust has run. Its process lives on.
