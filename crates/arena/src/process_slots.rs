@@ -95,8 +95,9 @@ impl ProcessSlot {
         }
         let gone = || io::Error::other("the program has closed the descriptor of the arena");
         let fd = arena.fd().ok_or_else(gone)?;
-        // A separate open: the lock belongs to this description, which only this process has.
-        let own = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        // A separate open: the lock belongs to this description, which only this process has. `self` would be the first thread, which may
+        // have ended.
+        let own = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
         let own = File::options().read(true).write(true).open(own)?;
         let first = first_tried(pid);
         let free = (0..PROCESS_SLOTS)

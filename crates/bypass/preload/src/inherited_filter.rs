@@ -39,7 +39,8 @@ fn find_out() -> bool {
 /// Returns true unless the kernel says that there is no filter. prctl(2) is not asked: that call may be filtered.
 fn may_be_filtered() -> bool {
     let mut text = [0; 4096];
-    let Ok(status) = openat(CWD, "/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+    let Ok(status) = openat(CWD, "/proc/thread-self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    else {
         return true;
     };
     let mut filled = 0;
@@ -64,8 +65,8 @@ fn children_stay_in_this_namespace() -> bool {
         };
         (read > 0).then_some(text)
     };
-    let own = read(c"/proc/self/ns/pid");
-    own.is_some() && own == read(c"/proc/self/ns/pid_for_children")
+    let own = read(c"/proc/thread-self/ns/pid");
+    own.is_some() && own == read(c"/proc/thread-self/ns/pid_for_children")
 }
 
 /// Returns true if a child lives through the calls that attaching takes, and that a program seldom makes. If no child can be made, or none

@@ -85,7 +85,7 @@ fn line() -> String {
     // ORDERING: Relaxed, only counts; those of running threads may be stale.
     let sum =
         |of: &dyn Fn(&Counts) -> &AtomicU64| records().map(|r| of(&r.counts).load(Relaxed)).sum::<u64>();
-    let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let program = std::fs::read_link("/proc/thread-self/exe").unwrap_or_default();
     let mut line =
         format!("{{\"pid\":{},\"program\":{}", std::process::id(), quoted(&program.to_string_lossy()));
     for (name, count) in COUNTS {

@@ -42,7 +42,7 @@ fn read_in_group(kind: &str, controller: Option<&str>, path: &str, name: &str) -
 
 /// The directories of a control group, one for each place where its hierarchy is mounted here.
 fn dirs_of_group(kind: &str, controller: Option<&str>, path: &str) -> Vec<PathBuf> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let table = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
     let dirs = table.lines().filter_map(|line| {
         // `id parent device root dir options [optional fields] - type source options`
         let (mount, rest) = line.split_once(" - ")?;
