@@ -6,5 +6,6 @@ traps! {
     programs_that_are_executed_ignore_what_the_program_ignores = "programs/ignoring", ["write"];
     /// A command in wordexp(3) overwrote the file's start.
     programs_that_the_c_library_starts_share_the_offset = "programs/starting", ["write"];
+    a_program_goes_on_behind_the_end_of_its_first_thread = "programs/headless", ["write"];
     siginterrupt_counts_for_the_action_and_for_later_ones = "programs/interrupting", [];
 }

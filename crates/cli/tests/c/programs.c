@@ -99,4 +99,34 @@ static void starting(void) {
 	CHECK(lseek(fd, 0, SEEK_CUR) == 33 && pread(fd, b, 33, 0) == 33 && memcmp(b, "one two three four five six seven", 33) == 0);
 }
 
-TRAPS({"interrupting", interrupting}, {"ignoring", ignoring}, {"starting", starting})
+static void *goes_on(void *unused) {
+	char stat[200] = "", b[64], command[] = "printf 'three '";
+	while (!strstr(stat, ") Z ")) {
+		int own = open("/proc/self/stat", O_RDONLY);
+		CHECK(own >= 0 && read(own, stat, sizeof stat - 1) > 0 && close(own) == 0);
+	}
+	int status, fd = fresh(O_RDWR);
+	CHECK(write(fd, "one ", 4) == 4);
+	pid_t child = fork();
+	if (child == 0) {
+		CHECK(write(fd, "two ", 4) == 4);
+		_exit(0);
+	}
+	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+	char *arguments[] = {"sh", "-c", command, NULL};
+	posix_spawn_file_actions_t actions;
+	CHECK(posix_spawn_file_actions_init(&actions) == 0 && posix_spawn_file_actions_adddup2(&actions, fd, 1) == 0);
+	CHECK(posix_spawn(&child, "/bin/sh", &actions, NULL, arguments, environ) == 0);
+	CHECK(waitpid(child, &status, 0) == child && status == 0 && write(fd, "four", 4) == 4);
+	CHECK(pread(fd, b, sizeof b, 0) == 18 && memcmp(b, "one two three four", 18) == 0 && close(fd) == 0);
+	exit(0);
+}
+
+/* The kernel shows such a process in /proc below its other threads alone. */
+static void headless(void) {
+	pthread_t thread;
+	CHECK(pthread_create(&thread, NULL, goes_on, NULL) == 0);
+	pthread_exit(NULL);
+}
+
+TRAPS({"interrupting", interrupting}, {"ignoring", ignoring}, {"starting", starting}, {"headless", headless})
