@@ -7,10 +7,11 @@
 //!                 kernel, or that it has released, finds no file.
 //!             H2  a file leaves its slot under the slot's write lock, so no call is using it.
 //!             H3  a slot has its inode before the file's number is known to any other thread.
-//! Lock order  a slot's lock is not held while the list's is taken.
+//! Lock order  of two slots the smaller number first; a slot's lock is not held while the list's is taken.
 //!
 //! A request takes one uncontended read lock here: requests on different descriptors share no cache line.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
@@ -95,6 +96,22 @@ impl Handles {
         match &entry.open {
             Some(open) if entry.generation == (number >> 32) as u32 => work(open),
             _ => Err(Error::BadHandle),
+        }
+    }
+
+    /// Calls `work` with two files, which may be one. Whichever is named first, the smaller slot is locked first: two calls that each hold
+    /// what the other wants would wait for ever behind writers that wait for both.
+    pub(crate) fn with_both<T>(
+        &self,
+        [one, other]: [u64; 2],
+        work: impl FnOnce(&Open, &Open) -> Result<T>,
+    ) -> Result<T> {
+        match (one as u32).cmp(&(other as u32)) {
+            // A second lock of the slot could wait behind a writer that waits for the first.
+            Ordering::Equal if one == other => self.with(one, |open| work(open, open)),
+            Ordering::Equal => Err(Error::BadHandle),
+            Ordering::Less => self.with(one, |one| self.with(other, |other| work(one, other))),
+            Ordering::Greater => self.with(other, |other| self.with(one, |one| work(one, other))),
         }
     }
 

@@ -18,7 +18,7 @@ use heddle_vfs::admin::is_administrator;
 use heddle_vfs::{Cred, Error, FileKind, Handle, Ino, Name, NewNode, SetAttr, ioctl};
 
 use crate::adapter::{Adapter, Added, Opening, answer_empty, place, sets_group_id, shown_ino, with_a_name};
-use crate::convert::{errno, file_type, kind_of_mode, range_op, rename_mode, seek_target, set_time};
+use crate::convert::{errno, file_type, kind_of_mode, range_op, rename_mode, set_time};
 use crate::xattrs::answer_xattr;
 
 /// The longest read or write of one request: the kernel's limit at its default settings.
@@ -541,11 +541,7 @@ impl fuser::Filesystem for Adapter {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let found = self.with_handle(fh, |handle| {
-            let offset = u64::try_from(offset).map_err(|_| Error::NoSuchOffset)?;
-            self.fs.seek(handle, seek_target(whence)?, offset)
-        });
-        match found {
+        match self.seek(fh, offset, whence) {
             Ok(offset) => reply.offset(offset as i64),
             Err(error) => reply.error(errno(&error)),
         }

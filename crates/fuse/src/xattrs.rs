@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering::SeqCst;
 
 use fuser::{Errno, FileHandle, INodeNo, ReplyXattr, Request};
-use heddle_vfs::{Error, Handle, Ino, Result, SetXattr, XattrName};
+use heddle_vfs::{Error, Ino, Result, SetXattr, XattrName};
 
 use crate::adapter::Adapter;
 use crate::convert::errno;
@@ -82,7 +82,7 @@ impl Adapter {
         len_bytes: u64,
     ) -> Result<u32> {
         let len = len_bytes.min(COPY_MAX_BYTES);
-        let copy = |from: &Handle, to: &Open| {
+        let copy = |from: &Open, to: &Open| {
             self.before_content_change(request, to)?;
             let to = &to.handle;
             if self.is_mapped(to.ino) {
@@ -90,13 +90,11 @@ impl Adapter {
                 // instead.
                 return Err(Error::NotSupported("copies into a file that is mapped"));
             }
-            let copied = self.fs.copy_range(from, offset_from, to, offset_to, len)?;
+            let copied = self.fs.copy_range(&from.handle, offset_from, to, offset_to, len)?;
             self.synced(to)?;
             Ok(copied as u32)
         };
-        self.with_open(fh_from, |from| match fh_from.0 == fh_to.0 {
-            true => copy(&from.handle, from),
-            false => self.handles.with(fh_to.0, |to| copy(&from.handle, to)),
-        })
+        let both = [fh_from.0, fh_to.0];
+        self.guarded(|| self.orphans.with_space(|| self.handles.with_both(both, &copy)))
     }
 }

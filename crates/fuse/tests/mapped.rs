@@ -5,12 +5,15 @@ mod common;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use common::Apart;
 use heddle_vfs::Time;
 use heddle_vfs::model::ModelFs;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
 const PAGE: usize = 4096;
@@ -185,4 +188,32 @@ fn stores_and_writes_to_one_page_are_all_there() {
         }
         std::fs::remove_file(&path).unwrap();
     }
+}
+
+/// `cp --sparse=auto` copied zeros.
+#[test]
+fn a_store_to_a_hole_is_data_before_it_is_written_back() {
+    let Some(mount) = common::apart(ModelFs::new) else { return };
+    const SIZE: usize = 64 << 20;
+    const AT: usize = 20 << 20;
+    let path = mount.path("file");
+    let file = opened(&path);
+    file.set_len(SIZE as u64).unwrap();
+    let seek = |from| rustix::fs::seek(&file, from);
+    assert_eq!(seek(SeekFrom::Data(0)), Err(Errno::NXIO), "it has a hole alone");
+    let mapping = Mapping::of(&file, SIZE);
+    mapping.bytes()[AT].store(7, SeqCst);
+    let data = seek(SeekFrom::Data(0)).unwrap();
+    let hole = seek(SeekFrom::Hole(data)).unwrap();
+    assert!((data..hole).contains(&(AT as u64)), "data from {data} to {hole}");
+    let end = SIZE as u64;
+    assert_eq!(seek(SeekFrom::Data(end - 1)), Ok(end - 1));
+    assert_eq!(seek(SeekFrom::Data(end)), Err(Errno::NXIO));
+    assert_eq!(seek(SeekFrom::Hole(end)), Err(Errno::NXIO));
+    let copy = tempfile::NamedTempFile::new().unwrap();
+    let copied = Command::new("cp").arg("--sparse=auto").args([&path, copy.path()]).status().unwrap();
+    assert!(copied.success());
+    let mut byte = [0];
+    copy.as_file().read_exact_at(&mut byte, AT as u64).unwrap();
+    assert_eq!(byte, [7], "what cp copied");
 }

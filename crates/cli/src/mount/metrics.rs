@@ -10,12 +10,14 @@ use crate::counters::prometheus;
 use anyhow::{Context, Result, bail};
 use heddle_console::failure::usage;
 use heddle_nvmfs::counters::Counters;
+use heddle_nvmfs::wire::refuse_descriptors;
 use heddle_vfs::unmapped::is_own_user;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, chownat, fstat, open};
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::umask;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -146,10 +148,17 @@ fn bind(path: &Path, group: Option<u32>) -> Result<(UnixListener, (u64, u64))> {
     let shown = path.display();
     let is_socket = fs::symlink_metadata(path).map(|meta| meta.file_type().is_socket());
     match is_socket {
-        Ok(true) if UnixStream::connect(path).is_err() => {
-            fs::remove_file(path).with_context(|| format!("cannot replace {shown}"))?;
-        }
-        Ok(true) => bail!("cannot answer at {shown} (-o metrics=): another program answers there"),
+        // Each other refusal, as of a socket of datagrams or with a long queue, is one of a living program.
+        Ok(true) => match UnixStream::connect(path) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                fs::remove_file(path).with_context(|| format!("cannot replace {shown}"))?;
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                bail!("cannot answer at {shown} (-o metrics=): another program may use it: {error}")
+            }
+            Ok(_) => bail!("cannot answer at {shown} (-o metrics=): another program answers there"),
+        },
         Ok(false) => bail!("cannot answer at {shown} (-o metrics=): it exists and is no socket"),
         Err(_) => {}
     }
@@ -163,7 +172,7 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
     let callers = umask(Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(path);
     umask(callers);
-    listener
+    listener.inspect(|listener| refuse_descriptors(listener))
 }
 
 /// Restricts the socket to its owner, or also to the group. Returns its identity. It uses a descriptor: the
@@ -324,6 +333,19 @@ mod tests {
         assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(kept, Mode::empty(), "the caller's umask is not given back");
         drop(listener.unwrap());
+    }
+
+    #[test]
+    fn a_socket_of_a_living_program_stays_whatever_its_type() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let living = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        let why = format!("{:#}", bind(&path, None).unwrap_err());
+        assert!(why.contains("another program may use it") && why.contains("rong type"), "{why}");
+        living.send_to(b"here", &path).unwrap();
+        assert_eq!(living.recv(&mut [0; 8]).unwrap(), 4, "its name is gone");
+        drop(living);
+        bind(&path, None).expect("it is a dead program's");
     }
 
     #[test]

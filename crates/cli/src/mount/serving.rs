@@ -147,15 +147,17 @@ fn finish(
     let was_shut_down = mounted.shut_down();
     let served = mounted.wait();
     drop((metrics, upkeep));
-    match attach_server {
-        Some(attach_server) if was_shut_down() => attach_server.abandon(),
-        attach_server => drop(attach_server),
-    }
     let end = match &served {
         Err(heddle_fuse::Error::Unmount { .. }) => End::StillMounted,
         _ if was_shut_down() => End::ShutDown,
         _ => End::Unmounted,
     };
+    if !attach_server.is_none_or(|attach_server| stops(attach_server, end)) {
+        talk(
+            "heddle: the thread of the attach socket does not end: a program has sent it a descriptor whose file cannot be closed. The \
+             image is closed without it",
+        );
+    }
     let closed = image.close(end, unmount_report);
     if closed.is_ok()
         && end == End::Unmounted
@@ -165,6 +167,15 @@ fn finish(
     }
     ended(served)?;
     closed
+}
+
+/// Stops the attach socket. The image of a mount that is not unmounted is left as by a dead daemon, so the next one must find its state.
+/// Returns as [`Server::close`].
+fn stops(attach_server: Server, end: End) -> bool {
+    match end {
+        End::Unmounted => attach_server.close(),
+        End::StillMounted | End::ShutDown => attach_server.abandon(),
+    }
 }
 
 /// A thread that works while the image is served.
@@ -285,5 +296,36 @@ fn leave_on_signal(signals: &mut Signals, unmounter: &Unmounter) {
     if come.next().is_some() {
         talk("heddle: ended at once; the next mount recovers the image");
         std::process::exit(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_nvmfs::server::ServerOptions;
+    use heddle_nvmfs::{MountOptions, Variant, format_region, mount, runtime_directory};
+    use heddle_pmem::{OpenOptions, Region};
+    use rustix::fs::{AtFlags, statat, unlinkat};
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn only_an_unmounted_image_needs_no_successor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let region = Region::create(&path, 8 << 20, &OpenOptions::default()).unwrap();
+        format_region(&region, Variant::Heddle).unwrap();
+        let how = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
+        let volume = mount(region, &how).unwrap();
+        let file = path.metadata().unwrap();
+        let note = format!("{:x}-{:x}.mount", file.dev(), file.ino());
+        for (end, is_left) in [(End::Unmounted, false), (End::StillMounted, true), (End::ShutDown, true)] {
+            let server = Server::start(&volume, &ServerOptions::default()).unwrap();
+            let notes = runtime_directory(false).unwrap();
+            assert!(statat(&notes, &note, AtFlags::empty()).is_ok(), "it is not noted at all");
+            assert!(stops(server, end));
+            assert_eq!(statat(&notes, &note, AtFlags::empty()).is_ok(), is_left, "{end:?}");
+            let _ = unlinkat(&notes, &note, AtFlags::empty());
+        }
+        volume.abandon();
     }
 }

@@ -52,10 +52,9 @@ pub fn remove_in(base: &Path) {
     }
 }
 
-/// The process that made the directory of this name.
+/// The process that made the directory of this name. A name without a dot is another's: a user's notes of mounts lie in `heddle-UID`.
 fn maker(name: &str) -> Option<u32> {
-    let number = name.strip_prefix(PREFIX)?;
-    number.split_once('.').map_or(number, |(pid, _)| pid).parse().ok()
+    name.strip_prefix(PREFIX)?.split_once('.')?.0.parse().ok()
 }
 
 /// It may have made the directory, and not locked it yet.
@@ -81,17 +80,19 @@ mod tests {
         let (mine, _lock) = make_in(base.path()).unwrap();
         let ended =
             std::process::Command::new("true").spawn().and_then(|mut child| child.wait().map(|_| child.id()));
-        let killed = base.path().join(format!("{PREFIX}{}", ended.unwrap()));
-        let namesake = base.path().join(format!("{PREFIX}{}", std::process::id()));
+        let ended = ended.unwrap();
+        let killed = base.path().join(format!("{PREFIX}{ended}.0"));
+        let notes = base.path().join(format!("{PREFIX}{ended}"));
+        let namesake = base.path().join(format!("{PREFIX}{}.7", std::process::id()));
         let living = base.path().join(format!("{PREFIX}1.0"));
         let others = base.path().join(format!("{PREFIX}report"));
-        for dir in [&killed, &namesake, &living, &others] {
+        for dir in [&killed, &notes, &namesake, &living, &others] {
             fs::create_dir(dir).unwrap();
             fs::write(dir.join("image"), "x").unwrap();
         }
         remove_in(base.path());
-        let stay = [&mine, &living, &others, &killed, &namesake].map(|dir| dir.exists());
-        assert_eq!(stay, [true, true, true, false, false]);
+        let stay = [&mine, &living, &others, &notes, &killed, &namesake].map(|dir| dir.exists());
+        assert_eq!(stay, [true, true, true, true, false, false]);
         let (next, _lock) = make_in(base.path()).unwrap();
         assert_ne!(next, mine, "a process may have two");
     }

@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
 use fuser::{FileHandle, Request};
-use heddle_vfs::{Error, FileKind, Handle, Ino, RangeOp, Result, ioctl};
+use heddle_vfs::{Error, FileKind, Handle, Ino, RangeOp, Result, SeekTarget, ioctl};
 
 use super::Adapter;
+use crate::convert::seek_target;
 
 impl Adapter {
     /// Reads for a page of the kernel's page cache.
@@ -119,6 +120,23 @@ impl Adapter {
             _ => Ok(offset..offset.saturating_add(len_bytes)),
         };
         self.call_past_kernel_pages(handle, range, || self.fs.fallocate(handle, op, offset, len_bytes))
+    }
+
+    /// Finds data or a hole. The kernel may hold stores to holes of a mapped file that it has not written back: such a file is all data.
+    pub(crate) fn seek(&self, fh: FileHandle, offset: i64, whence: i32) -> Result<u64> {
+        self.with_handle(fh, |handle| {
+            let offset = u64::try_from(offset).map_err(|_| Error::NoSuchOffset)?;
+            let target = seek_target(whence)?;
+            if !self.is_mapped(handle.ino) {
+                return self.fs.seek(handle, target, offset);
+            }
+            let size_bytes = self.fs.getattr(handle.ino)?.size_bytes;
+            match target {
+                _ if offset >= size_bytes => Err(Error::NoSuchOffset),
+                SeekTarget::Data => Ok(offset),
+                SeekTarget::Hole => Ok(size_bytes),
+            }
+        })
     }
 
     /// Returns true if the kernel may hold pages of this file.

@@ -60,3 +60,22 @@ fn threads_do_not_get_each_others_files() {
         }
     });
 }
+
+#[test]
+fn of_two_files_the_smaller_slot_is_locked_first() {
+    let handles = Handles::default();
+    let [small, large] = [1, 2].map(|token| handles.insert(opened(token)).ok().unwrap());
+    let tokens = |one: &Open, other: &Open| Ok([one.handle.token, other.handle.token]);
+    for (numbers, wanted) in [([small, large], [1, 2]), ([large, small], [2, 1]), ([large; 2], [2; 2])] {
+        assert_eq!(handles.with_both(numbers, tokens), Ok(wanted));
+    }
+    assert_eq!(handles.with_both([small, small | 1 << 32], tokens), Err(Error::BadHandle));
+    std::thread::scope(|scope| {
+        let waits = handles.slot(small as u32).unwrap().entry.write().unwrap();
+        scope.spawn(|| handles.with_both([large, small], tokens));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let is_free = handles.slot(large as u32).unwrap().entry.try_write().is_ok();
+        drop(waits);
+        assert!(is_free, "it holds the larger slot while it waits for the smaller one");
+    });
+}

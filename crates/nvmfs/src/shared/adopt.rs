@@ -256,9 +256,14 @@ fn find(identity: &Identity, noted: [u64; 2]) -> Found {
     let found = places.find_map(|fd| {
         let is_arena = fs::read_link(fd.path())
             .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"/memfd:heddle-arena"));
-        let file = is_arena.then(|| File::options().read(true).write(true).open(fd.path()).ok()).flatten()?;
-        let made_by = rustix::fs::fstat(&file).ok()?.st_uid;
-        if image_id(&file) != Ok(noted) || !is_own_user(made_by) {
+        // Before it is opened: a lease on a stranger's file would hold up the open.
+        let is_noted = |file: &fs::Metadata| [file.dev(), file.ino()] == noted && is_own_user(file.uid());
+        if !is_arena || !fs::metadata(fd.path()).is_ok_and(|file| is_noted(&file)) {
+            return None;
+        }
+        let file = File::options().read(true).write(true).open(fd.path()).ok()?;
+        // Again: the descriptor may be another file's by now.
+        if !file.metadata().is_ok_and(|file| is_noted(&file)) {
             return None;
         }
         let arena = Arena::attach(OwnedFd::from(file)).ok()?;
@@ -280,6 +285,7 @@ mod tests {
     use crate::volume::{MountOptions, format, mount};
     use heddle_vfs::FileSystem;
     use heddle_vfs::short::Short;
+    use std::os::fd::AsRawFd;
 
     /// A daemon of another version took over an arena whose fields it looked for elsewhere.
     #[test]
@@ -313,6 +319,22 @@ mod tests {
         core.root().ended.store(0, SeqCst);
         crate::state::lease::leave(core);
         volume.unmount();
+    }
+
+    #[test]
+    fn a_lease_on_a_strangers_arena_does_not_hold_up_a_takeover() {
+        // SAFETY: takes no pointers. The kernel tells the holder of a lease by this signal, which would end the process.
+        unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+        let stranger = rustix::fs::memfd_create("heddle-arena", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let opened = File::open(format!("/proc/self/fd/{}", stranger.as_raw_fd())).unwrap();
+        // SAFETY: takes no pointers.
+        let leased = unsafe { libc::fcntl(opened.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
+        assert_eq!(leased, 0, "{}", io::Error::last_os_error());
+        let [device, inode] = image_id(&stranger).unwrap();
+        let identity = Identity { uuid: [1; 16], boot: boot_id(), epoch: 1, seed: 1 };
+        let began = std::time::Instant::now();
+        assert!(matches!(find(&identity, [device, inode + 1]), Found::Nothing));
+        assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
     }
 
     #[test]

@@ -8,6 +8,9 @@
 //!             I3  a peer that sends nothing, or rubbish, is dropped after a short time and costs other users nothing. Connections are
 //!                 accepted at once. Each user, and all strangers together, have their own number of connections, so a
 //!                 peer takes a place only from its like.
+//!             I4  descriptors that a peer sends are not installed here. Linux before 6.16 nevertheless closes them on this thread: a
+//!                 lingering TCP socket may hold it up. So the end of the server waits for it only for some time, and the thread works
+//!                 on the mount only while it holds `ended`, and that is false.
 
 use super::attach_ioctl::{AttachToken, AttachTokens};
 use super::wire::{self, Answer, Hello, PACKET_BYTES, Want};
@@ -19,14 +22,14 @@ use heddle_vfs::unmapped::{is_one_group, is_own_user};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketFlags, accept_with};
+use rustix::net::{SocketFlags, accept_with};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -80,6 +83,8 @@ pub(super) struct AttachSocket {
     pub(super) mount: SharedMount,
     pub(super) listener: OwnedFd,
     pub(super) stop: Arc<OwnedFd>,
+    /// The server has ended, perhaps without this thread (I4).
+    pub(super) ended: Arc<Mutex<bool>>,
     pub(super) group: Option<u32>,
     /// The tokens of the mount; `None`: this attach socket belongs to no mount.
     pub(super) tokens: Option<Arc<AttachTokens>>,
@@ -94,7 +99,9 @@ impl AttachSocket {
         loop {
             let (stopped, called, spoken) = self.wait(STOP_CHECK_EVERY.saturating_sub(looked.elapsed()));
             if looked.elapsed() >= STOP_CHECK_EVERY {
-                if let Some(core) = self.mount.core.as_ref().filter(|_| self.mount.no_attach.is_none()) {
+                if let Some(core) = self.mount.core.as_ref().filter(|_| self.mount.no_attach.is_none())
+                    && let Some(_mount) = self.works_on_mount()
+                {
                     rounds.go(core);
                     // A daemon that took over has no lock of its own until the last client of the dead daemon
                     // has gone.
@@ -120,6 +127,12 @@ impl AttachSocket {
                 }
             }
         }
+    }
+
+    /// I4. `None`: the server has ended, and the image may be closed.
+    fn works_on_mount(&self) -> Option<MutexGuard<'_, bool>> {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        (!*ended).then_some(ended)
     }
 
     /// Waits for work, at most so long. Returns: stop requested, a connection is waiting, the clients that have sent
@@ -173,10 +186,8 @@ impl AttachSocket {
 
     fn answer(&self, connection: &Connection) {
         let mut packet = [0; PACKET_BYTES];
-        // Descriptors that a client sends are closed at once.
-        let Ok((len, _sent)) = wire::receive(&connection.socket, &mut packet, RecvFlags::empty()) else {
-            return;
-        };
+        let Ok(len) = wire::receive_bytes(&connection.socket, &mut packet) else { return };
+        let Some(_mount) = self.works_on_mount() else { return };
         // Answered only after its question: unread data in the socket would destroy the answer.
         if connection.caller == Caller::Stranger {
             let (uid, mounted) = (

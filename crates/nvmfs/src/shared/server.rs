@@ -7,6 +7,7 @@ use super::attach_ioctl::{ADDRESS_BYTES_MAX, AttachToken, AttachTokens};
 use super::attach_socket::{AttachSocket, SharedMount};
 use super::image_id;
 use super::notes::{self, Note, NoteError, Noted};
+use super::wire;
 use crate::counters::Counters;
 use crate::process::boot_id;
 use crate::state::core::Core;
@@ -22,10 +23,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// How long the end of a server waits for its thread.
+const THREAD_END_MAX: Duration = Duration::from_secs(5);
 
 /// Why no attach socket can be opened.
 #[derive(thiserror::Error, Debug)]
@@ -83,7 +88,9 @@ pub struct Server {
     /// The path of an attach socket that has one, and the device and inode of the socket made there.
     socket: Option<(PathBuf, [u64; 2])>,
     stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    ended: Arc<Mutex<bool>>,
+    /// The thread, and what it drops last.
+    thread: Option<(JoinHandle<()>, Receiver<()>)>,
     note: Option<Result<Note, NoteError>>,
 }
 
@@ -151,16 +158,28 @@ impl Server {
         let attach_socket = AttachSocket {
             mount,
             listener,
-            stop: Arc::clone(&stop),
+            stop,
+            ended: Arc::default(),
             group: options.group,
             tokens: at.is_none().then(|| Arc::clone(&tokens)),
             connections: Vec::new(),
         };
-        let thread = std::thread::Builder::new()
-            .name("heddle-attach".into())
-            .spawn(move || attach_socket.listen())
-            .map_err(fail)?;
-        Ok(Server { tokens, socket, stop, thread: Some(thread), note: None })
+        Server::listening(attach_socket, tokens, socket).map_err(fail)
+    }
+
+    fn listening(
+        attach_socket: AttachSocket,
+        tokens: Arc<AttachTokens>,
+        socket: Option<(PathBuf, [u64; 2])>,
+    ) -> io::Result<Server> {
+        let (stop, ended) = (Arc::clone(&attach_socket.stop), Arc::clone(&attach_socket.ended));
+        let (ends, end) = channel();
+        let thread = std::thread::Builder::new().name("heddle-attach".into()).spawn(move || {
+            attach_socket.listen();
+            // After the socket and its connections.
+            drop(ends);
+        })?;
+        Ok(Server { tokens, socket, stop, ended, thread: Some((thread, end)), note: None })
     }
 
     /// The mount's answer to the question for its attach socket.
@@ -178,20 +197,38 @@ impl Server {
         self.note.as_ref()?.as_ref().err()
     }
 
-    /// Stops listening as a dying daemon does: its clients' state can be taken over.
-    pub fn abandon(mut self) {
+    /// Stops listening. Returns false if the server's thread does not come to an end: a peer holds it up. It does not touch the mount any
+    /// more.
+    pub fn close(mut self) -> bool {
+        self.end()
+    }
+
+    /// Stops listening as a dying daemon does: its clients' state can be taken over. Returns as [`Server::close`].
+    pub fn abandon(mut self) -> bool {
         if let Some(Ok(note)) = self.note.take() {
             note.keep();
         }
+        self.end()
+    }
+
+    fn end(&mut self) -> bool {
+        let Some((thread, end)) = self.thread.take() else { return true };
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if end.recv_timeout(THREAD_END_MAX) == Err(RecvTimeoutError::Timeout) {
+            // The lock waits for what the thread does to the mount now: that alone may take longer.
+            *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            if !thread.is_finished() {
+                return false;
+            }
+        }
+        let _ = thread.join();
+        true
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.end();
         if let Some((path, made)) = &self.socket {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let there = rustix::fs::open(path, flags, Mode::empty()).and_then(image_id);
@@ -218,9 +255,14 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
+/// A socket to listen at.
+fn listener() -> rustix::io::Result<OwnedFd> {
+    seqpacket().inspect(|socket| wire::refuse_descriptors(socket))
+}
+
 /// A socket without a name in any directory, and its address.
 pub(super) fn abstract_socket() -> io::Result<(OwnedFd, Vec<u8>)> {
-    let socket = seqpacket()?;
+    let socket = listener()?;
     let number: String = fresh_token().iter().map(|byte| format!("{byte:02x}")).collect();
     let name = format!("heddle-{number}");
     debug_assert!(name.len() <= ADDRESS_BYTES_MAX);
@@ -242,7 +284,7 @@ pub(super) fn fresh_token() -> AttachToken {
 /// Binds a path, and replaces a socket that a dead daemon left. Its mode follows the umask.
 fn socket_at(path: &Path) -> Result<OwnedFd, ServerError> {
     let fail = |e: Errno| ServerError::System { at: Some(path.to_path_buf()), source: e.into() };
-    let socket = seqpacket().map_err(fail)?;
+    let socket = listener().map_err(fail)?;
     let address = SocketAddrUnix::new(path).map_err(fail)?;
     let bound = bind(&socket, &address);
     if bound == Err(Errno::ADDRINUSE) {

@@ -9,7 +9,7 @@ use crate::state::core::LAYOUT;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    SendFlags, recv, recvmsg, sendmsg,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -203,6 +203,31 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(
             other => return other.map(|_| ()),
         }
     }
+}
+
+/// Receives a packet without descriptors: the kernel gives this process none of those that came with it. To close one may take for
+/// ever: its file may be of a file system that never answers.
+pub fn receive_bytes(socket: impl AsFd, into: &mut [u8]) -> Result<usize, Errno> {
+    loop {
+        match recv(&socket, &mut *into, RecvFlags::empty()) {
+            Err(Errno::INTR) => {}
+            other => return other.map(|(len, _)| len),
+        }
+    }
+}
+
+/// Has the kernel refuse descriptors that others send to this socket, or to one accepted from it. Linux before 6.16 cannot.
+pub fn refuse_descriptors(socket: impl AsFd) {
+    pass_descriptors(socket, false);
+}
+
+/// Returns true if the kernel knows the option.
+pub(super) fn pass_descriptors(socket: impl AsFd, pass: bool) -> bool {
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let (value, len) = (libc::c_int::from(pass), size_of::<libc::c_int>() as libc::socklen_t);
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the value has `len` bytes.
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), len) == 0 }
 }
 
 /// Receives a packet: its length, and the descriptors that came with it (those beyond two are closed).

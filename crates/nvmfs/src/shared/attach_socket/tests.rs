@@ -9,7 +9,7 @@ use crate::volume::{MountOptions, format, mount};
 use heddle_pmem::Region;
 use heddle_vfs::ioctl::AttachIoctl;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket_with, socketpair};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketType, connect, socket_with, socketpair};
 
 /// An attach socket that lets nobody attach, and its address.
 fn closed(group: Option<u32>) -> (AttachSocket, SocketAddrUnix) {
@@ -22,7 +22,8 @@ fn closed(group: Option<u32>) -> (AttachSocket, SocketAddrUnix) {
         path: Some("/some/image".into()),
     };
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-    let socket = AttachSocket { mount, listener, stop, group, tokens: None, connections: Vec::new() };
+    let ended = Arc::default();
+    let socket = AttachSocket { mount, listener, stop, ended, group, tokens: None, connections: Vec::new() };
     (socket, SocketAddrUnix::new_abstract_name(&name).unwrap())
 }
 
@@ -173,6 +174,55 @@ fn only_who_has_asked_the_mount_is_answered_at_its_socket() {
     assert_eq!((answer.token, answer.image, answer.text()), (token, [5, 6], &b"/some/image"[..]));
     rustix::io::write(&*stop, &1u64.to_ne_bytes()).unwrap();
     daemon.join().unwrap();
+}
+
+/// Whoever sends a file whose close never returns would hold up the thread for ever.
+#[test]
+fn descriptors_that_a_peer_sends_are_not_installed() {
+    for caller in [Caller::Owner, Caller::Stranger] {
+        let (mut socket, _address) = closed(None);
+        let (here, there) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let hello = Hello::new(Want::Counters, AttachToken::default());
+        wire::send(&there, hello.as_bytes(), &[writer.as_fd()]).unwrap();
+        drop(writer);
+        // Taken while the daemon makes up its answer.
+        let is_closed = Arc::new(Mutex::new(None));
+        let seen = Arc::clone(&is_closed);
+        socket.mount.reading = Box::new(move || {
+            let mut pipe = [PollFd::new(&reader, PollFlags::IN)];
+            poll(&mut pipe, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+            *seen.lock().unwrap() = Some(pipe[0].revents().contains(PollFlags::HUP));
+            reading()
+        });
+        let until = Instant::now() + GREETING_MAX;
+        socket.answer(&Connection { socket: here, pid: 1, uid: 1, caller, until });
+        let wanted = (caller == Caller::Owner).then_some(true);
+        assert_eq!(*is_closed.lock().unwrap(), wanted, "the daemon has the pipe");
+        let mut packet = wire::Packet::default();
+        let (len, _fds) = wire::receive(&there, packet.bytes(), RecvFlags::empty()).unwrap();
+        let said = Answer::parse(&packet.bytes()[..len]).unwrap();
+        assert_eq!(said.is_ok(), caller == Caller::Owner);
+    }
+}
+
+#[test]
+fn a_kernel_that_can_refuses_descriptors_at_the_attach_socket() {
+    let (mut socket, address) = closed(None);
+    let client = connected(&address);
+    assert!(socket.accept());
+    let accepted = &socket.connections[0].socket;
+    let is_known = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .is_ok_and(|(here, _there)| wire::pass_descriptors(here, true));
+    if !is_known {
+        eprintln!("SKIPPED: Linux before 6.16 lets descriptors through");
+        return;
+    }
+    let sent = wire::send(&client, b"x", &[client.as_fd()]);
+    assert_eq!(sent, Err(Errno::PERM));
+    let mut packet = [0; 8];
+    assert_eq!(wire::receive_bytes(accepted, &mut packet), Err(Errno::AGAIN), "it has come all the same");
 }
 
 /// A peer that came shortly before a round was due put it off by another half second.

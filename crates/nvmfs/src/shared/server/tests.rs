@@ -2,12 +2,20 @@
 
 use super::*;
 use crate::shared::client;
+use crate::shared::wire::{Hello, Want};
 use crate::state::lease;
 use crate::variant::Variant;
 use crate::volume::{MountOptions, format, mount};
 use heddle_pmem::{OpenOptions, Region};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
+use zerocopy::IntoBytes;
 
 fn mounted(region: Region, read_only: bool) -> Volume {
     let options = MountOptions { arena_bytes: 64 << 20, read_only, ..MountOptions::default() };
@@ -109,4 +117,52 @@ fn an_engine_without_attachment_offers_counters_and_says_why() {
 fn each_token_is_another_one() {
     let [one, two] = [fresh_token(), fresh_token()];
     assert!(one != two && one != AttachToken::default());
+}
+
+/// A peer sends a TCP socket that lingers: the thread that closes it waits for the other end.
+#[test]
+fn a_thread_that_a_peer_holds_up_does_not_hold_up_the_end() {
+    let (listener, name) = abstract_socket().unwrap();
+    // As before Linux 6.16.
+    wire::pass_descriptors(&listener, true);
+    let readings = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&readings);
+    let reading = Box::new(move || -> Counters {
+        counted.fetch_add(1, SeqCst);
+        panic!("the mount has ended")
+    });
+    let mount = SharedMount { core: None, reading, no_attach: None, image: [0; 2], path: None };
+    let attach_socket = AttachSocket {
+        mount,
+        listener,
+        stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap()),
+        ended: Arc::default(),
+        group: None,
+        tokens: None,
+        connections: Vec::new(),
+    };
+    let server = Server::listening(attach_socket, Arc::new(AttachTokens::of(&name)), None).unwrap();
+    let far = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut lingers = TcpStream::connect(far.local_addr().unwrap()).unwrap();
+    let (far, _) = far.accept().unwrap();
+    lingers.set_nonblocking(true).unwrap();
+    while lingers.write(&[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&lingers, Some(THREAD_END_MAX * 12)).unwrap();
+    let client = seqpacket().unwrap();
+    connect(&client, &SocketAddrUnix::new_abstract_name(&name).unwrap()).unwrap();
+    let hello = Hello::new(Want::Counters, AttachToken::default());
+    wire::send(&client, hello.as_bytes(), &[lingers.as_fd()]).unwrap();
+    drop(lingers);
+    std::thread::sleep(Duration::from_millis(300));
+    let (ended, began) = (Arc::clone(&server.ended), Instant::now());
+    assert!(!server.close(), "nothing held it up: this tests nothing");
+    assert!(began.elapsed() < THREAD_END_MAX * 6, "{:?}", began.elapsed());
+    // The thread goes on, and finds that all has ended: it reads nothing of the mount.
+    drop(far);
+    let began = Instant::now();
+    while Arc::strong_count(&ended) > 1 {
+        assert!(began.elapsed() < Duration::from_secs(30), "the thread never ends");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(readings.load(SeqCst), 0);
 }
