@@ -304,6 +304,10 @@ fn path_of(question: &[u8]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Mutex, PoisonError};
+
+    /// The process has one umask: of the tests that bind a socket one runs at a time.
+    static UMASK: Mutex<()> = Mutex::new(());
 
     #[test]
     fn a_metrics_address_is_a_path_or_a_local_port() {
@@ -325,6 +329,7 @@ mod tests {
 
     #[test]
     fn a_metrics_socket_is_never_open_to_others_not_for_a_moment() {
+        let _umask = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let callers = umask(Mode::empty());
@@ -337,6 +342,7 @@ mod tests {
 
     #[test]
     fn a_socket_of_a_living_program_stays_whatever_its_type() {
+        let _umask = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let living = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
