@@ -1,24 +1,27 @@
-//! The pages of a file-backed region to which a thread has stored since its last fence.
+//! Stores and fences of a file-backed region: a fence writes back the pages to which its thread has stored since its last one.
 //!
-//! State       one list of page ranges for each thread, under one mutex: a fence here is a disk write, which takes a thousand times as
-//!             long as the mutex.
-//! Invariants  I1  a range is noted before its store, so that a fence of the same thread covers it.
+//! State       each thread notes its ranges by itself (`noted`); whether a range found no room there.
+//! Invariants  I1  a range is noted after its store and before the next fence of the same thread, which so covers it. A signal handler
+//!                 that comes in between may fence: it leaves the range to that next fence.
 //!             I2  the first error of `msync` stays: the kernel reports it once and drops the pages.
 //!             I3  once a fence has failed, no store is made any more. A store that relies on a fence follows its return, and so the
 //!                 note of its failure. So nothing that relies on lost pages reaches the media, whatever the caller does.
 //!             I4  a fence that succeeded has heard of all failures of other threads that may concern its pages (`write_backs`).
+//!             I5  no thread holds a lock here, so a forked child finds none locked.
+//!             I6  once a range has found no room, each fence writes back all of the region.
 
 use crate::failing_disk::Disk;
 use crate::lost::Lost;
+use crate::noted::RegionNumber;
+use crate::set_once::SetOnce;
 use crate::write_backs::WriteBacks;
 use crate::{BLOCK_BYTES, Error};
 use rustix::io::Errno;
 use rustix::mm::{MsyncFlags, msync};
-use std::collections::HashMap;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::{self, ThreadId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The first failure: the error is set once durability is lost. All mappings of one open file share it,
 /// because the kernel reports the error to only one of them.
@@ -28,47 +31,57 @@ pub(crate) type Failure = Arc<FirstError>;
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct FirstError {
-    first: OnceLock<Error>,
+    first: SetOnce<Error>,
     /// Lines that cannot be loaded.
     pub(crate) lost: Lost,
     write_backs: WriteBacks,
-    hearers: Hearers,
+    hearers: SetOnce<Hearer>,
 }
 
-/// Who hears of the first failed fence before it returns.
-#[derive(Default)]
-struct Hearers(Mutex<Vec<Box<dyn Fn() + Send + Sync>>>);
+/// Hears of the first failed fence before it returns.
+struct Hearer {
+    hear: Box<dyn Fn() + Send + Sync>,
+    next: SetOnce<Hearer>,
+}
 
-impl std::fmt::Debug for Hearers {
+impl std::fmt::Debug for Hearer {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Hearers")
+        out.write_str("Hearer")
     }
 }
 
 impl FirstError {
     /// Calls `hear` at the first failed fence, before that fence or one that overlaps it returns.
     pub(crate) fn on_failed_fence(&self, hear: Box<dyn Fn() + Send + Sync>) {
-        self.hearers.0.lock().unwrap_or_else(PoisonError::into_inner).push(hear);
+        let (mut last, mut hearer) = (&self.hearers, Hearer { hear, next: SetOnce::default() });
+        while let Err(back) = last.set(hearer) {
+            hearer = back;
+            last = last.get().map_or(last, |other| &other.next);
+        }
     }
 
     fn note_failed_fence(&self, error: Error) {
         if self.first.set(error).is_ok() {
-            self.hearers.0.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|hear| hear());
+            let hearers = std::iter::successors(self.hearers.get(), |hearer| hearer.next.get());
+            hearers.for_each(|hearer| (hearer.hear)());
         }
     }
 }
 
 impl std::ops::Deref for FirstError {
-    type Target = OnceLock<Error>;
+    type Target = SetOnce<Error>;
 
-    fn deref(&self) -> &OnceLock<Error> {
+    fn deref(&self) -> &SetOnce<Error> {
         &self.first
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct DirtyPages {
-    of_thread: Mutex<HashMap<ThreadId, Vec<Range<u64>>>>,
+    number: RegionNumber,
+    len_bytes: u64,
+    /// I6.
+    is_whole: AtomicBool,
     failure: Failure,
     path: PathBuf,
     /// In place of the kernel's disk, in tests.
@@ -76,38 +89,41 @@ pub(crate) struct DirtyPages {
 }
 
 impl DirtyPages {
-    pub(crate) fn new(path: PathBuf, failure: Failure, disk: Option<Arc<Disk>>) -> DirtyPages {
-        DirtyPages { of_thread: Mutex::default(), failure, path, disk }
+    pub(crate) fn new(
+        len_bytes: u64,
+        path: PathBuf,
+        failure: Failure,
+        disk: Option<Arc<Disk>>,
+    ) -> DirtyPages {
+        let number = RegionNumber::new();
+        DirtyPages { number, len_bytes, is_whole: AtomicBool::new(false), failure, path, disk }
     }
 
     /// Runs `store`, which stores to this range, unless a fence has failed (I3).
     pub(crate) fn store(&self, at: u64, len_bytes: u64, store: &dyn Fn()) {
-        self.note(at, len_bytes);
         if self.failure.get().is_none() {
             store();
+            self.note(at, len_bytes);
         }
     }
 
     pub(crate) fn note(&self, at: u64, len_bytes: u64) {
         let page = BLOCK_BYTES as u64;
-        let range = at & !(page - 1)..(at + len_bytes).next_multiple_of(page);
-        let mut of_thread = self.of_thread.lock().unwrap_or_else(PoisonError::into_inner);
-        let ranges = of_thread.entry(thread::current().id()).or_default();
-        match ranges.last_mut() {
-            Some(last) if last.start <= range.end && range.start <= last.end => {
-                *last = last.start.min(range.start)..last.end.max(range.end);
-            }
-            _ => ranges.push(range),
+        if !self.number.note(at & !(page - 1)..(at + len_bytes).next_multiple_of(page)) {
+            self.is_whole.store(true, Ordering::SeqCst);
         }
     }
 
     /// Writes back the pages that this thread noted. `base` is the start of the mapping to which it stored.
     pub(crate) fn write_back(&self, base: *mut u8) {
-        let noted =
-            self.of_thread.lock().unwrap_or_else(PoisonError::into_inner).remove(&thread::current().id());
-        let Some(noted) = noted.filter(|_| self.failure.get().is_none()) else { return };
+        let mut noted = self.number.take();
+        let is_whole = self.is_whole.load(Ordering::SeqCst);
+        if noted.is_empty() && !is_whole || self.failure.get().is_some() {
+            return;
+        }
         let mine = self.failure.write_backs.begin();
-        for range in merged(noted) {
+        let all = is_whole.then_some(0..self.len_bytes);
+        for range in noted.merged().filter(|_| !is_whole).chain(all) {
             if let Err(errno) = self.write_back_range(base, range) {
                 self.failure.note_failed_fence(Error::NotDurable { path: self.path.clone(), errno });
                 return;
@@ -132,14 +148,5 @@ impl DirtyPages {
     }
 }
 
-fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    ranges.dedup_by(|next, last| {
-        let touch = next.start <= last.end;
-        if touch {
-            last.end = last.end.max(next.end);
-        }
-        touch
-    });
-    ranges
-}
+#[cfg(test)]
+mod tests;

@@ -34,12 +34,15 @@ mod huge;
 mod locked_file;
 mod lost;
 mod mapping;
+mod noted;
 mod open;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod presence;
 mod probe;
+mod process;
 mod region;
+mod set_once;
 mod simulator;
 mod stale_cache;
 #[cfg(shuttle)]

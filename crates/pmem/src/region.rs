@@ -23,6 +23,7 @@ use crate::fault_handler::HandledRegion;
 use crate::huge;
 use crate::mapping::Mapping;
 use crate::probe::ProbeLog;
+use crate::set_once::SetOnce;
 use crate::simulator::{Recorder, StoreKind};
 use crate::stale_cache::StaleCache;
 #[cfg(shuttle)]
@@ -32,8 +33,8 @@ use crate::{BLOCK_BYTES, Error, LINE_BYTES, Pos};
 use heddle_signatures::Claim;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use stores::split;
 use watcher::Watcher;
 
@@ -58,7 +59,7 @@ pub struct Region {
     /// Only for a region that was attached.
     untouched: Option<Untouched>,
     /// The value of [`Region::huge_bytes`], which takes the kernel a walk through all pages.
-    huge: OnceLock<Option<u64>>,
+    huge: SetOnce<Option<u64>>,
 }
 
 /// The parts from which a region is made.
@@ -112,7 +113,7 @@ impl Region {
     pub(crate) fn new(mapping: Mapping, source: Source) -> Region {
         let watcher = (source.backend == Backend::File).then(|| {
             let path = source.path.clone().unwrap_or_default();
-            Watcher::Dirty(DirtyPages::new(path, source.failure.clone(), None))
+            Watcher::Dirty(DirtyPages::new(mapping.len_bytes(), path, source.failure.clone(), None))
         });
         let guarded = HandledRegion::new(mapping.base() as usize, mapping.len_bytes(), &source.failure);
         let stale_cache = match (&source.file, &watcher) {
@@ -127,7 +128,10 @@ impl Region {
     }
 
     pub(crate) fn on_disk(mapping: Arc<Mapping>, disk: Arc<Disk>, failure: Failure) -> Region {
-        let dirty = DirtyPages::new(PathBuf::from("(failing disk)"), failure.clone(), Some(disk));
+        let dirty = {
+            let path = PathBuf::from("(failing disk)");
+            DirtyPages::new(mapping.len_bytes(), path, failure.clone(), Some(disk))
+        };
         let source = Source { backend: Backend::File, failure, ..Source::simulated() };
         Region::watched(mapping, source, Some(Watcher::Dirty(dirty)))
     }
@@ -155,7 +159,7 @@ impl Region {
             stale_cache: None,
             source,
             untouched: None,
-            huge: OnceLock::new(),
+            huge: SetOnce::default(),
         }
     }
 
@@ -229,7 +233,11 @@ impl Region {
     pub fn huge_bytes(&self) -> Option<u64> {
         let from = self.base_address() as u64;
         let whole = self.backend() == Backend::Memory && self.untouched.is_none();
-        *self.huge.get_or_init(|| whole.then(|| huge::huge_bytes(from..from + self.len_bytes))?)
+        if self.huge.get().is_none() {
+            // If another thread was faster, its value stays.
+            let _ = self.huge.set(whole.then(|| huge::huge_bytes(from..from + self.len_bytes)).flatten());
+        }
+        self.huge.get().copied().flatten()
     }
 
     /// Address of the region in this process, as a number: for tools that look at memory from outside.

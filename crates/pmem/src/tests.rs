@@ -441,7 +441,7 @@ fn a_fence_of_a_file_returns_when_its_pages_are_written() {
 #[test]
 fn a_failed_write_back_is_remembered() {
     let failure = Failure::default();
-    let pages = DirtyPages::new("lost.img".into(), failure.clone(), None);
+    let pages = DirtyPages::new(4096, "lost.img".into(), failure.clone(), None);
     pages.note(0, 8);
     // Nothing is mapped at this address, so the kernel refuses as it would on a device error.
     pages.write_back(std::ptr::without_provenance_mut(4096));
@@ -467,7 +467,7 @@ fn the_cache_of_a_file_ends_with_its_failed_region() {
     let region = open();
     assert_eq!(cached(&region), 1);
     let errno = rustix::io::Errno::IO;
-    region.source().failure.get_or_init(|| Error::NotDurable { path: scratch.image(), errno });
+    region.source().failure.set(Error::NotDurable { path: scratch.image(), errno }).unwrap();
     drop(region);
     assert_eq!(cached(&open()), 0);
 }

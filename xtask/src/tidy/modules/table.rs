@@ -100,7 +100,9 @@ pub const ORDERS: &[Order] = &[
     Order {
         folder: "crates/pmem",
         layers: &[
-            &["durability", "error", "lost", "planted", "free_space", "presence", "steps", "write_backs"],
+            &["process", "set_once"],
+            &["durability", "error", "lost", "planted", "free_space", "presence", "steps"],
+            &["noted", "write_backs"],
             &["cpu", "dirty", "domain", "failing_disk", "mapping"],
             &["fault_handler", "huge", "probe", "simulator", "stale_cache", "untouched"],
             &["caller"],
