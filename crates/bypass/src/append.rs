@@ -5,7 +5,7 @@
 //!             without this library (exec, a socket) sets the word to "ask the kernel", for all holders.
 
 use crate::number::Number;
-use crate::words::{self, Words};
+use crate::words::{self, StaysShared, Words};
 use rustix::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::SeqCst};
@@ -76,6 +76,12 @@ impl Append {
         if !word.is_null() {
             words::give_back(word);
         }
+    }
+
+    /// Keeps other processes from being alone with the open file until the result is dropped. The caller keeps this file open meanwhile.
+    pub fn stays_shared(&self) -> Option<StaysShared> {
+        let word = self.shared.load(SeqCst);
+        (!word.is_null()).then(|| StaysShared::begin(word))
     }
 
     /// Returns true if another process with this library may have the open file, or had it.

@@ -18,13 +18,13 @@
 //! another mount.
 
 use crate::kernel_stat::KernelStat;
+use crate::known_once::KnownOnce;
 use crate::process::{disown_all_opened, process};
 use heddle_nvmfs::NvmFs;
 use heddle_nvmfs::client::{self, AttachError};
 use rustix::fd::BorrowedFd;
 use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -144,9 +144,8 @@ impl Attachment {
     /// With `HEDDLE_PREFAULT=1` maps the whole image, once per process: first stores then cost no page
     /// faults.
     pub fn prefault(&self) {
-        static ASKED: OnceLock<bool> = OnceLock::new();
-        let asked =
-            *ASKED.get_or_init(|| std::env::var_os("HEDDLE_PREFAULT").is_some_and(|said| said == "1"));
+        static ASKED: KnownOnce = KnownOnce::new();
+        let asked = ASKED.get_or_ask(|| std::env::var_os("HEDDLE_PREFAULT").is_some_and(|said| said == "1"));
         if asked && self.is_first_of_process() {
             self.fs().map_all();
         }

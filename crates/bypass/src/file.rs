@@ -24,9 +24,11 @@ use crate::args;
 use crate::attach::{Attachment, Hold};
 use crate::error::errno_of;
 use crate::kernel_stat::KernelStat;
+use crate::known_once::KnownOnce;
 use crate::lock::Lock;
 use crate::number::Number;
 use crate::process::process;
+use crate::words::StaysShared;
 use heddle_nvmfs::{KernelPages, NvmFs};
 use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{
@@ -36,7 +38,6 @@ use others::Announced;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering::SeqCst};
 
 /// The reason why a call goes to the kernel.
@@ -87,7 +88,7 @@ pub struct File {
     /// The side whose offset counts: changed under `lock`.
     whose_offset: AtomicU8,
     /// True if `stat` and the engine agree. They do not where the mount shows another owner.
-    stat_is_engines: OnceLock<bool>,
+    stat_is_engines: KnownOnce,
 }
 
 impl File {
@@ -106,7 +107,7 @@ impl File {
             lock: Lock::new(),
             offset: AtomicU64::new(0),
             whose_offset: AtomicU8::new(offset::OURS),
-            stat_is_engines: OnceLock::new(),
+            stat_is_engines: KnownOnce::new(),
         }
     }
 
@@ -250,8 +251,9 @@ impl File {
             return Err(Passed::KernelOffset);
         }
         let offset = if kernels { 0 } else { self.offset.load(SeqCst) };
+        // Asked once: another process may clear `O_APPEND` at any time, and offset 0 is no place to write to.
         // SAFETY: the caller's promise.
-        let done = unsafe { self.write_at(number, buf, len, offset as i64, at_end) }?;
+        let done = unsafe { self.write_at(number, buf, len, offset as i64, at_end || kernels) }?;
         Ok(done.map(|(n, end)| {
             match n {
                 0 => {}
@@ -364,7 +366,7 @@ impl File {
             KernelStat::of(fd)
                 .is_ok_and(|kernel_stat| (kernel_stat.uid, kernel_stat.gid) == (attr.uid, attr.gid))
         };
-        if !*self.stat_is_engines.get_or_init(shown) {
+        if !self.stat_is_engines.get_or_ask(shown) {
             return Err(Passed::Unserved);
         }
         // SAFETY: plain numbers, for which zero is valid.
@@ -399,9 +401,20 @@ impl File {
         self.lock.reset();
     }
 
+    /// Keeps other processes that share the offset from taking it back until the result is dropped. The caller keeps this file open
+    /// meanwhile.
+    pub fn stays_shared(&self) -> Option<StaysShared> {
+        self.append.stays_shared()
+    }
+
+    /// Lets other processes that share the offset have it: no thread uses the file, and the last descriptor of this process is closed.
+    pub fn end_sharing(&self) {
+        self.append.close();
+    }
+
     /// Closes the file: the last descriptor of this process is closed.
     pub fn close(self) {
-        self.append.close();
+        self.end_sharing();
         let opened = self.opened.swap(std::ptr::null_mut(), SeqCst);
         let ours = |opened: &Opened| opened.process == process() || planted(Bug::ClosesForOthers);
         // SAFETY: null, or made by `open` and freed only here.

@@ -61,21 +61,22 @@ fn bad<T>(BadBuffer: BadBuffer) -> Result<T, Passed> {
     Err(Passed::Unserved)
 }
 
-/// Reads into the buffers of a vector. If a buffer is not mapped, the offset has not moved, and the kernel repeats the read.
-pub fn read_vector(
-    vector: *const iovec,
-    n: c_int,
-    read: impl FnOnce(*mut c_void, usize) -> Served<usize>,
-) -> Served<usize> {
-    with_elements(vector, n, |parts, len| {
-        if let [one] = parts {
+/// The buffers of a vector, with one of our own before them if there are several.
+pub struct VectorBuffer<'v> {
+    parts: &'v [iovec],
+    whole: Vec<u8>,
+}
+
+impl VectorBuffer<'_> {
+    /// Reads into the buffers. If one is not mapped, the kernel repeats the read, so the caller must not move the offset.
+    pub fn fill(&mut self, read: impl FnOnce(*mut c_void, usize) -> Served<usize>) -> Served<usize> {
+        if let [one] = self.parts {
             return read(one.iov_base, one.iov_len);
         }
-        let mut whole = zeros(len)?;
-        let done = read(whole.as_mut_ptr().cast(), whole.len())?;
+        let done = read(self.whole.as_mut_ptr().cast(), self.whole.len())?;
         if let Ok(n) = done {
-            let mut rest = &whole[..n];
-            for part in parts {
+            let mut rest = &self.whole[..n];
+            for part in self.parts {
                 let (now, later) = rest.split_at(part.iov_len.min(rest.len()));
                 // SAFETY: the caller's promise; a buffer that is not mapped ends the copy to it.
                 unsafe { copy_of_callers(part.iov_base.cast(), now.as_ptr(), now.len()) }.or_else(bad)?;
@@ -83,7 +84,29 @@ pub fn read_vector(
             }
         }
         Ok(done)
+    }
+}
+
+/// Makes what a read into a vector needs of the heap, before `serve` takes a lock: a signal handler may wait for that lock, in the middle
+/// of its thread's malloc(3).
+pub fn with_vector_buffer(
+    vector: *const iovec,
+    n: c_int,
+    serve: impl FnOnce(&mut VectorBuffer<'_>) -> Served<usize>,
+) -> Served<usize> {
+    with_elements(vector, n, |parts, len| {
+        let whole = if parts.len() == 1 { Vec::new() } else { zeros(len)? };
+        serve(&mut VectorBuffer { parts, whole })
     })
+}
+
+/// Reads into the buffers of a vector. If a buffer is not mapped, the kernel repeats the read.
+pub fn read_vector(
+    vector: *const iovec,
+    n: c_int,
+    read: impl FnOnce(*mut c_void, usize) -> Served<usize>,
+) -> Served<usize> {
+    with_vector_buffer(vector, n, |buffer| buffer.fill(read))
 }
 
 /// Writes from the buffers of a vector, if each is `readable`.

@@ -5,7 +5,8 @@
 //!             The shared page is a System V memory segment: the kernel counts the processes that have it mapped, however they end, and
 //!             it needs no descriptor. Where there are no such segments it is plain shared memory, and no process is ever known to be
 //!             alone.
-//! Invariants  P1  the pages are unmapped when the last file of this process that uses them is closed; words are not used again.
+//! Invariants  P1  the pages are unmapped when the last file of this process that uses them is closed, and no [`StaysShared`] keeps them;
+//!                 words are not used again.
 //!             P2  a segment is marked for removal before any other process knows it: it goes with its last process.
 //!
 //! Nothing here allocates from the heap: a signal handler may fork.
@@ -23,7 +24,7 @@ const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// The private page before the shared one; zeros when it is new.
 struct Head {
-    /// Files of this process that use the two pages.
+    /// Files of this process that use the two pages, and each [`StaysShared`].
     users: AtomicU32,
     /// The segment's number plus 1; 0 for plain memory.
     segment: AtomicI32,
@@ -55,6 +56,23 @@ impl Words {
         let word = unsafe { self.page.add(self.left) };
         head_of(word).users.fetch_add(1, SeqCst);
         Some(word)
+    }
+}
+
+/// Keeps the pages of this word mapped until it is dropped, so that no other process finds itself alone.
+pub struct StaysShared(*mut AtomicU8);
+
+impl StaysShared {
+    /// The caller has a file that uses the word.
+    pub(crate) fn begin(word: *mut AtomicU8) -> StaysShared {
+        head_of(word).users.fetch_add(1, SeqCst);
+        StaysShared(word)
+    }
+}
+
+impl Drop for StaysShared {
+    fn drop(&mut self) {
+        give_back(self.0);
     }
 }
 

@@ -39,6 +39,11 @@ traps! {
     two_first_processes_of_namespaces_may_share_memory = "children/first", [];
     /// The parent's next write went nowhere, and its handlers were the child's.
     a_child_with_words_of_its_own_may_share_memory = "children/words", ["write"];
+    /// Both wrote at the offset of the fork: the daemon's standard output was in the table no more.
+    a_daemon_shares_the_offset_of_numbers_that_stay_open = "shared/daemon", ["write"];
+    a_failed_login_leaves_the_offset_shared = "shared/login", ["write"];
+    /// What the C library wrote when it closed the stream was overwritten.
+    a_stream_is_written_out_beside_another_process = "shared/streams", ["write"];
     /// Writes of both began at offset 0 now and then.
     a_thread_without_memory_of_its_own_may_write = "children/wordless", ["write"];
 }

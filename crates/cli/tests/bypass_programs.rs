@@ -7,5 +7,7 @@ traps! {
     /// A command in wordexp(3) overwrote the file's start.
     programs_that_the_c_library_starts_share_the_offset = "programs/starting", ["write"];
     a_program_goes_on_behind_the_end_of_its_first_thread = "programs/headless", ["write"];
+    /// It began at offset 0.
+    a_program_started_with_a_pidfd_shares_the_offset = "programs/spawning", ["write"];
     siginterrupt_counts_for_the_action_and_for_later_ones = "programs/interrupting", [];
 }

@@ -28,6 +28,19 @@ traps! {
     a_handler_that_locks_memory_or_sets_a_filter_unmaps_the_image = "rights/by_handlers", ["write", "read"];
     /// Its image was mapped all the same, after the call.
     a_program_that_gives_up_rights_beside_an_open_has_no_image_mapped = "rights/beside", [];
+    /// The old file was closed in an engine that was gone.
+    rights_may_go_beside_a_replacement = "rights/beside_replacements", ["write"];
+}
+
+/// It waited for ever for a lock, whose holder waited for the heap.
+#[test]
+fn a_handler_in_malloc_may_close() {
+    common::traps::trap_with("heap/beside_closes", &["write"], &["at_fork"]);
+}
+
+#[test]
+fn a_handler_in_malloc_may_read() {
+    common::traps::trap_with("heap/beside_vectors", &["read"], &["at_fork"]);
 }
 
 /// It waited for ever for a lock of its own.

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 static MOUNTS: Attachments = Attachments::new();
 
@@ -66,11 +66,13 @@ unsafe fn open_file<'f>(file: *const HeddleFile) -> Result<&'f HeddleFile, Failu
 }
 
 fn attachment(fd: BorrowedFd<'_>, path: &CStr) -> Result<(&'static Attachment, KernelStat), Failure> {
-    static CHILDREN: Once = Once::new();
-    CHILDREN.call_once(|| {
+    // Two threads may set it at once: a second one does no harm. A child that waited for a thread of its parent would wait for ever.
+    static CHILDREN: AtomicBool = AtomicBool::new(false);
+    if !CHILDREN.load(SeqCst) {
         // SAFETY: the function takes no arguments and only counts.
         unsafe { libc::pthread_atfork(None, None, Some(child)) };
-    });
+        CHILDREN.store(true, SeqCst);
+    }
     let name = path.to_string_lossy();
     let told = KernelStat::of(fd).map_err(|errno| Failure::of(errno, &name))?;
     match MOUNTS.find(&told, fd) {

@@ -1,14 +1,16 @@
 //! Numbers of file descriptors that another thread closes, replaces or duplicates while they are used.
 //!
-//! State       in a thread's record: whether it uses its file by number now. The number being replaced, one at a time; the table holds
-//!             [`changing`] for it meanwhile.
+//! State       in a thread's record: whether it uses its file by number now. The table holds [`changing`] for the number that
+//!             is being replaced (`replaced`).
 //! Invariants  N1  a thread that passes the number of a file of ours to the kernel first notes that, then checks the table again. A
 //!                 thread that removes a number from the table then looks for such notes, and waits for their threads (O3 of `thread`).
 //!             N2  a duplicate means the file that the original number meant when the kernel duplicated it.
-//! Lock order  `REPLACED`, the table's lock. A thread that uses a file by number waits for neither, nor for another such thread.
+//! Lock order  that of `replaced`, the table's lock. A thread that uses a file by number waits for neither, nor for another such thread.
 
 use crate::descriptor::Descriptor;
+use crate::gone::Gone;
 use crate::real::{errno, set_errno};
+use crate::replaced::{self, Replacing};
 use crate::table::{
     CHANGES, Used, changing, drop_number, entry, entry_or_new, finish_use, free_closed_files, holding,
     is_changing, is_ours,
@@ -17,12 +19,7 @@ use crate::thread::{Busy, ByNumber, nobody_uses_numbers_of, pause, this_thread};
 use heddle_bypass::Number;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::SeqCst};
-
-const NONE: i32 = -1;
-
-/// The number that is being replaced.
-static REPLACED: AtomicI32 = AtomicI32::new(NONE);
+use std::sync::atomic::{AtomicPtr, Ordering::SeqCst};
 
 impl Number for &Used {
     #[cold]
@@ -40,11 +37,12 @@ pub fn duplicating(fd: i32, call: impl Fn() -> i32) -> i32 {
         return with_kernel_number(call);
     }
     let Some(_busy) = Busy::enter() else { return call() };
-    with_descriptor(fd, |descriptor| {
+    let gone = Gone::none();
+    with_descriptor(fd, &gone, |descriptor| {
         let to = call();
         let errno = errno();
         match entry_or_new(to) {
-            Some(place) => set_descriptor(place, to, descriptor),
+            Some(place) => set_descriptor(place, to, descriptor, &gone),
             // The table ends before this number.
             None if to >= 0 => {
                 // SAFETY: null, or in use by this thread (T1 of `thread`); open, if the program's own calls are in order.
@@ -79,11 +77,9 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
         return call();
     };
     let Some(_busy) = Busy::enter() else { return call() };
-    let mut looks = 0;
-    while REPLACED.compare_exchange(NONE, to, SeqCst, SeqCst).is_err() {
-        looks += 1;
-        pause(looks);
-    }
+    let gone = Gone::none();
+    // Without a limit there is always an answer.
+    let Some(_replacing) = Replacing::begin(to, None) else { return call() };
     let held = CHANGES.hold();
     let old = place.swap(changing(), SeqCst);
     // SAFETY: null, or an entry's file, which is not freed while the table's lock is held.
@@ -94,28 +90,26 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
     }
     drop(held);
     nobody_uses_numbers_of(old);
-    let done = with_descriptor(fd, |descriptor| {
+    with_descriptor(fd, &gone, |descriptor| {
         let done = call();
         let errno = errno();
         if done < 0 {
             let _held = CHANGES.hold();
             place.store(old, SeqCst);
         } else {
-            set_descriptor(place, to, descriptor);
+            set_descriptor(place, to, descriptor, &gone);
             let _held = CHANGES.hold();
-            drop_number(old);
-            free_closed_files();
+            drop_number(old, &gone);
+            free_closed_files(&gone);
         }
         set_errno(errno);
         done
-    });
-    REPLACED.store(NONE, SeqCst);
-    done
+    })
 }
 
 /// Calls `call` with the file of a number, or with null if it is none of ours. The number means that file
 /// until `call` returns (N2).
-fn with_descriptor(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
+fn with_descriptor(fd: i32, gone: &Gone, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
     let (Some(entry), Some(record)) = (entry(fd), this_thread().record()) else { return call(null_mut()) };
     let mut looks = 0;
     loop {
@@ -133,7 +127,7 @@ fn with_descriptor(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
         let done = std::ptr::eq(entry.load(SeqCst), descriptor).then(|| call(descriptor));
         drop(by_number);
         record.uses.store(null_mut(), SeqCst);
-        finish_use(descriptor);
+        finish_use(descriptor, gone);
         if let Some(done) = done {
             return done;
         }
@@ -141,7 +135,7 @@ fn with_descriptor(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
 }
 
 /// Sets the table's entry for the number `to`: the file, or null for a file that only the kernel knows.
-fn set_descriptor(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descriptor) {
+fn set_descriptor(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descriptor, gone: &Gone) {
     let _held = CHANGES.hold();
     // If its last number was closed or given up meanwhile, the file is the kernel's. SAFETY: null, or in use
     // by this thread (T1 of `thread`).
@@ -153,8 +147,8 @@ fn set_descriptor(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descr
             known.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) });
         }
     }
-    drop_number(place.swap(if lives.is_some() { descriptor } else { null_mut() }, SeqCst));
-    free_closed_files();
+    drop_number(place.swap(if lives.is_some() { descriptor } else { null_mut() }, SeqCst), gone);
+    free_closed_files(gone);
 }
 
 /// Makes a call that returns a number for a file that is not ours.
@@ -171,8 +165,7 @@ fn with_kernel_number(call: impl Fn() -> i32) -> i32 {
 /// In a forked child: the thread that was replacing a number does not exist here, and only the kernel knows
 /// the result.
 pub fn reset_in_child() {
-    let to = REPLACED.swap(NONE, SeqCst);
-    if let Some(place) = entry(to) {
+    if let Some(place) = entry(replaced::reset_in_child()) {
         let _was = place.compare_exchange(changing(), null_mut(), SeqCst, SeqCst);
     }
 }

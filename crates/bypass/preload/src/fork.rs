@@ -166,7 +166,7 @@ pub extern "C" fn after_in_child() {
         this_thread().vfork_in.set(0);
     }
     barrier::start(taking::may());
-    taking::reset_in_child();
+    table::reset_in_child();
     descriptor_numbers::reset_in_child();
     each(|_, descriptor| {
         // SAFETY: a forked child has one thread.

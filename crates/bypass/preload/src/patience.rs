@@ -1,6 +1,7 @@
 //! The time for which a signal handler waits for other threads: they may wait for the heap, which the
 //! interrupted thread may have locked.
 
+use crate::thread::pause;
 use heddle_bypass::monotonic_ns;
 
 /// In seconds.
@@ -30,11 +31,14 @@ pub trait Patient {
 
 impl Patient for Option<&Patience> {
     fn wait_while(&self, mut holds: impl FnMut() -> bool) -> bool {
+        let mut looks = 0;
         while holds() {
             if self.is_some_and(|patience| now_secs() > patience.until_secs) {
                 return false;
             }
-            rustix::thread::sched_yield();
+            // A thread of a real-time class must sleep: a yield lets no thread of another class run.
+            looks += 1;
+            pause(looks);
         }
         true
     }

@@ -50,6 +50,9 @@ macro_rules! real {
     )*};
 }
 
+/// What `pidfd_spawn` returns if the C library does not have it: no error of its own is negative.
+pub const NO_FUNCTION: c_int = -1;
+
 type Fd = c_int;
 type Path = *const c_char;
 type Texts = *const Path;
@@ -220,6 +223,8 @@ real! {
     openpty(master: *mut Fd, slave: *mut Fd, name: *mut c_char, term: Bytes, size: Bytes) -> c_int = -1;
     posix_spawn(pid: *mut i32, path: Path, actions: Bytes, attributes: Bytes, argv: Buf, env: Buf) -> c_int = libc::ENOSYS;
     posix_spawnp(pid: *mut i32, path: Path, actions: Bytes, attributes: Bytes, argv: Buf, env: Buf) -> c_int = libc::ENOSYS;
+    pidfd_spawn(pidfd: *mut Fd, path: Path, actions: Bytes, attributes: Bytes, argv: Buf, env: Buf) -> c_int = NO_FUNCTION;
+    pidfd_spawnp(pidfd: *mut Fd, path: Path, actions: Bytes, attributes: Bytes, argv: Buf, env: Buf) -> c_int = NO_FUNCTION;
 
     socket(domain: c_int, kind: c_int, protocol: c_int) -> Fd = -1;
     socketpair(domain: c_int, kind: c_int, protocol: c_int, into: *mut Fd) -> c_int = -1;

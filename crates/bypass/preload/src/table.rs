@@ -3,8 +3,8 @@
 //! State       a table by number, in chunks that are allocated when first needed; a list of files that were closed while a thread used
 //!             them, or by a signal handler.
 //! Invariants  D1  entries change under `CHANGES`; look-ups take no lock (thread.rs, O1).
-//!             D2  `number_count` of a file counts the entries that name it. The thread that removes the last one frees the file, or
-//!                 leaves that to a later change if a thread is using it.
+//!             D2  `number_count` of a file counts the entries that name it. The thread that removes the last one frees the file (`gone`),
+//!                 or leaves that to a later change if a thread is using it.
 //!             D3  a signal handler neither allocates nor frees: its thread may be in the middle of that. It also does not wait for
 //!                 another thread without a limit (`patience`).
 //!             D4  a file is made, and a mount asked, by a thread that is taking up a file (`taking`), and only if files may be taken
@@ -18,8 +18,10 @@ use crate::cancellation::CancellationDisabled;
 pub use crate::changes::CHANGES;
 use crate::counts::Count;
 use crate::descriptor::Descriptor;
+use crate::gone::{self, Gone};
 use crate::memory::map_zeroed;
 use crate::patience::{Patience, Patient};
+use crate::replaced::{self, Replacing};
 use crate::taking::{self, Taking};
 use crate::thread::{Busy, Record, ThisThread, nobody_uses_numbers_of, others, pause, records, this_thread};
 use crate::undelayed::refused;
@@ -93,21 +95,21 @@ impl Drop for Used {
         // ORDERING: Relaxed, as in O1 of `thread`: a closing thread checks `uses` again after it has added
         // the file here.
         if !CLOSED.load(Relaxed).is_null() {
-            finish_use(self.descriptor);
+            finish_use(self.descriptor, &Gone::none());
         }
     }
 }
 
-/// Ends a use of this file, which may have been closed meanwhile.
+/// Ends a use of this file, which may have been closed meanwhile; then `gone` gets it.
 #[cold]
-pub fn finish_use(descriptor: *const Descriptor) {
+pub fn finish_use(descriptor: *const Descriptor, gone: &Gone) {
     let _held = CHANGES.hold();
     // A file that another thread uses is left to that thread.
     if take_from_closed(descriptor) {
         let descriptor = descriptor.cast_mut();
         // SAFETY: it is not freed: it was in the list, and the table's lock is held.
         unsafe { &*descriptor }.next_closed.store(CLOSED.swap(descriptor, SeqCst), SeqCst);
-        free_closed_files();
+        free_closed_files(gone);
     }
 }
 
@@ -301,17 +303,24 @@ fn take_up(fd: i32, posix_flags: i32) {
     let number_count = AtomicU32::new(1);
     let fresh =
         Box::into_raw(Box::new(Descriptor { file, number_count, next_closed: AtomicPtr::new(null_mut()) }));
+    let gone = Gone::none();
     let held = CHANGES.hold();
     let old = entry.swap(fresh, SeqCst);
-    drop_number(old);
+    drop_number(old, &gone);
     drop(held);
     count(Count::Opened);
+}
+
+/// In a forked child: what the parent's other threads were about to do is not done here.
+pub fn reset_in_child() {
+    taking::reset_in_child();
+    gone::reset_in_child();
 }
 
 /// In a child that runs none of fork(3)'s handlers: nothing is served there any more, and no image stays mapped. Only stores and system
 /// calls: what the table had stays allocated.
 pub fn forget_all_in_child() {
-    taking::reset_in_child();
+    reset_in_child();
     // A first count of a thread may need the heap, whose lock may be held for ever.
     taking::no_more_and_ask_nothing();
     each_entry(|_, entry| entry.store(null_mut(), SeqCst));
@@ -365,7 +374,7 @@ pub fn let_go() -> bool {
     let Some(_busy) = Busy::enter() else { return false };
     let patience = this.is_in_handler().then(Patience::new);
     if !patience.wait_while(|| taking::PAUSED.swap(true, SeqCst)) {
-        all_to_the_kernel();
+        all_to_the_kernel(&Gone::none());
         return false;
     }
     let gone = let_go_alone(patience.as_ref());
@@ -375,8 +384,15 @@ pub fn let_go() -> bool {
 
 /// Does that alone. The caller has set `taking::PAUSED`; a handler passes its patience.
 fn let_go_alone(patience: Option<&Patience>) -> bool {
-    let begun = patience.wait_while(taking::is_any);
-    all_to_the_kernel();
+    let mut begun = patience.wait_while(taking::is_any);
+    // The old file of a number under replacement is in no list, and comes back if the call fails.
+    let replacing = Replacing::begin(replaced::NOTHING, patience);
+    begun &= replacing.is_some();
+    let gone = Gone::none();
+    all_to_the_kernel(&gone);
+    // No entry names a file any more, so there is none to be replaced.
+    drop(replacing);
+    drop(gone);
     // Calls under way end first, each by itself, as in the kernel.
     let in_handler = patience.is_some();
     let used = || if in_handler { used_by_others() } else { in_use() };
@@ -411,28 +427,32 @@ fn let_go_now() {
 }
 
 /// Removes every file from the table.
-fn all_to_the_kernel() {
+fn all_to_the_kernel(gone: &Gone) {
     let _held = CHANGES.hold();
     each_entry(|fd, entry| {
         if let Some(descriptor) = known(entry) {
             // SAFETY: open, if the program's own calls are in order.
             descriptor.file.share_with_stranger(unsafe { BorrowedFd::borrow_raw(fd) });
-            drop_number(entry.swap(null_mut(), SeqCst));
+            drop_number(entry.swap(null_mut(), SeqCst), gone);
         }
     });
 }
 
-/// Returns true if another thread uses a file. Every other thread has executed a barrier since the last entry
+/// Returns true if another thread uses a file, or gives one back. Every other thread has executed a barrier since the last entry
 /// was removed.
 fn used_by_others() -> bool {
-    records().any(|r| !r.uses.load(SeqCst).is_null())
+    gone::is_any() || records().any(|r| !r.uses.load(SeqCst).is_null())
 }
 
-/// Returns true if a thread uses a file that no entry names.
+/// Returns true if a thread uses a file that no entry names, or gives one back.
 fn in_use() -> bool {
+    let gone = Gone::none();
+    let held = CHANGES.hold();
+    free_closed_files(&gone);
+    drop(held);
+    drop(gone);
     let _held = CHANGES.hold();
-    free_closed_files();
-    !CLOSED.load(SeqCst).is_null()
+    gone::is_any() || !CLOSED.load(SeqCst).is_null()
 }
 
 /// Attaches to a mount; the thread must not be cancelled meanwhile.
@@ -456,12 +476,13 @@ pub fn remove_number(fd: i32) {
     }
     let _busy = Busy::enter();
     let mut looks = 0;
+    let gone = Gone::none();
     let old = loop {
         let held = CHANGES.hold();
         if !is_changing(entry.load(SeqCst)) {
             let old = entry.swap(null_mut(), SeqCst);
-            drop_number(old);
-            free_closed_files();
+            drop_number(old, &gone);
+            free_closed_files(&gone);
             break old;
         }
         drop(held);
@@ -502,8 +523,8 @@ fn each_entry(mut look: impl FnMut(i32, &AtomicPtr<Descriptor>)) {
     }
 }
 
-/// Removes one number of a file (D2). The caller holds the table's lock.
-pub fn drop_number(descriptor: *mut Descriptor) {
+/// Removes one number of a file (D2); `gone` gets the file after its last one. The caller holds the table's lock.
+pub fn drop_number(descriptor: *mut Descriptor, gone: &Gone) {
     if is_changing(descriptor) {
         return;
     }
@@ -516,7 +537,8 @@ pub fn drop_number(descriptor: *mut Descriptor) {
         known.next_closed.store(CLOSED.swap(descriptor, SeqCst), SeqCst);
         return;
     }
-    give_back(descriptor);
+    // SAFETY: this was its last entry, it is in no list, and no thread uses it.
+    unsafe { gone.add(descriptor) };
 }
 
 /// Returns true if a thread may use a file that no entry names any more.
@@ -529,7 +551,7 @@ fn may_be_in_use(descriptor: *mut Descriptor) -> bool {
 /// lock.
 fn take_from_closed(descriptor: *const Descriptor) -> bool {
     let (mut at, mut found) = (CLOSED.swap(null_mut(), SeqCst), false);
-    // SAFETY: only holders of the table's lock free files of the list.
+    // SAFETY: only holders of the table's lock take files from the list to free them.
     while let Some(closed) = unsafe { at.as_ref() } {
         let this = at;
         at = closed.next_closed.load(SeqCst);
@@ -541,26 +563,21 @@ fn take_from_closed(descriptor: *const Descriptor) -> bool {
     found
 }
 
-/// Frees files that could not be freed when they were closed. The caller holds the table's lock.
-pub fn free_closed_files() {
+/// Collects files that could not be freed when they were closed. The caller holds the table's lock.
+pub fn free_closed_files(gone: &Gone) {
     if CLOSED.load(SeqCst).is_null() || this_thread().is_in_handler() {
         return;
     }
     let mut at = CLOSED.swap(null_mut(), SeqCst);
-    // SAFETY: only holders of the table's lock free files of the list.
+    // SAFETY: only holders of the table's lock take files from the list to free them.
     while let Some(closed) = unsafe { at.as_ref() } {
         let descriptor = at;
         at = closed.next_closed.load(SeqCst);
         if may_be_in_use(descriptor) {
             closed.next_closed.store(CLOSED.swap(descriptor, SeqCst), SeqCst);
         } else {
-            give_back(descriptor);
+            // SAFETY: no entry names it, it was taken from the list, and no thread uses it.
+            unsafe { gone.add(descriptor) };
         }
     }
-}
-
-fn give_back(descriptor: *mut Descriptor) {
-    // SAFETY: no entry and no thread names it, and `take_up` boxed it.
-    let descriptor = unsafe { Box::from_raw(descriptor) };
-    descriptor.file.close();
 }

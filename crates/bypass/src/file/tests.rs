@@ -1,5 +1,6 @@
 use super::*;
 use crate::tests::Scene;
+use heddle_vfs::short::Short;
 use rustix::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
@@ -52,4 +53,34 @@ fn a_disowned_file_is_not_given_back() {
     crate::process::disown_all_opened();
     file.close();
     assert!(engine.getattr(ino).is_ok(), "its engine is not to be called");
+}
+
+/// The number of a descriptor whose `O_APPEND` another process clears after each look.
+#[derive(Clone, Copy)]
+struct ClearedAfterALook<'f>(BorrowedFd<'f>);
+
+impl Number for ClearedAfterALook<'_> {
+    fn while_ours<T>(self, call: impl FnOnce(BorrowedFd<'_>) -> T) -> Option<T> {
+        let done = call(self.0);
+        rustix::fs::fcntl_setfl(self.0, rustix::fs::OFlags::empty()).unwrap();
+        Some(done)
+    }
+}
+
+#[test]
+fn an_append_is_one_though_another_process_clears_the_flag() {
+    let scene = Scene::new();
+    let file = scene.open(libc::O_RDWR | libc::O_APPEND);
+    let number = ClearedAfterALook(scene.fd());
+    let write = |number, bytes: &[u8]| {
+        // SAFETY: a slice.
+        unsafe { file.write(number, bytes.as_ptr(), bytes.len(), false) }
+    };
+    assert_eq!(write(number, b"first "), Ok(Ok(6)));
+    file.share_with_stranger(scene.fd());
+    rustix::fs::fcntl_setfl(scene.fd(), rustix::fs::OFlags::APPEND).unwrap();
+    assert_eq!(write(number, b"second"), Ok(Ok(6)));
+    assert_eq!(scene.fs.read_vec(&scene.theirs, 0, 100), b"first second");
+    assert_eq!(write(number, b"third"), Err(Passed::KernelOffset), "it does not append any more");
+    file.close();
 }

@@ -10,9 +10,13 @@ extern void __libc_free(void *);
 
 /* The program's own allocator. */
 static pthread_mutex_t heap = PTHREAD_MUTEX_INITIALIZER;
-static volatile int needs, is_in_handler;
+static volatile int needs, is_in_handler, waiting;
 
-static void lock_heap(void) { pthread_mutex_lock(&heap); }
+static void lock_heap(void) {
+	__atomic_add_fetch(&waiting, 1, __ATOMIC_SEQ_CST);
+	pthread_mutex_lock(&heap);
+	__atomic_sub_fetch(&waiting, 1, __ATOMIC_SEQ_CST);
+}
 static void unlock_heap(void) { pthread_mutex_unlock(&heap); }
 static void fresh_heap(void) { pthread_mutex_init(&heap, NULL); }
 
@@ -255,7 +259,63 @@ static void a_handler_probes_in_a_thread(void) {
 	holds("-h.h.hn.h.h.hn.");
 }
 
-TRAPS({"forks", functions_of_forks_need_no_heap}, {"two_forks", two_threads_fork_beside_others},
+/* A signal comes in the middle of malloc, while another thread needs the heap to end a call: its handler waits for no lock of that call. */
+static int own_file;
+static volatile int handled_beside;
+
+static void *closes_its_file(void *nothing) {
+	CHECK(pwrite(own_file, "x", 1, 0) == 1);
+	while (!step)
+		sched_yield();
+	CHECK(close(own_file) == 0);
+	return nothing;
+}
+
+static void *reads_a_vector(void *nothing) {
+	char bytes[6];
+	struct iovec parts[2] = {{bytes, 3}, {bytes + 3, 3}};
+	CHECK(pread(shared, bytes, 1, 0) == 1);
+	while (!step)
+		sched_yield();
+	CHECK(readv(shared, parts, 2) == 6);
+	return nothing;
+}
+
+static void goes_on_beside_it(int signal) {
+	char byte;
+	step = 1;
+	for (int i = 0; waiting == 0 && i < 200; i++)
+		usleep(5000);
+	int twin = dup(shared);
+	CHECK(twin >= 0 && close(twin) == 0 && close(other_file) == 0 && read(shared, &byte, 1) == 1);
+	handled_beside = 1;
+}
+
+static void handled_in_malloc_beside(void *(*call)(void *)) {
+	pthread_t thread;
+	char name[4096];
+	alarm(30);
+	shared = fresh(O_RDWR);
+	CHECK(write(shared, "0123456789", 10) == 10 && lseek(shared, 0, SEEK_SET) == 0 && signal(SIGUSR1, goes_on_beside_it) != SIG_ERR);
+	snprintf(name, sizeof name, "%s.own", file);
+	own_file = open(name, O_CREAT | O_RDWR, 0600);
+	snprintf(name, sizeof name, "%s.other", file);
+	other_file = open(name, O_CREAT | O_RDWR, 0600);
+	CHECK(own_file >= 0 && other_file >= 0 && write(other_file, "x", 1) == 1);
+	CHECK(pthread_create(&thread, NULL, call, NULL) == 0);
+	usleep(200000);
+	lock_heap();
+	CHECK(raise(SIGUSR1) == 0 && handled_beside);
+	unlock_heap();
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(lseek(shared, 0, SEEK_CUR) == (call == reads_a_vector ? 7 : 1));
+}
+
+static void a_handler_beside_a_close(void) { handled_in_malloc_beside(closes_its_file); }
+static void a_handler_beside_a_vector(void) { handled_in_malloc_beside(reads_a_vector); }
+
+TRAPS({"beside_closes", a_handler_beside_a_close}, {"beside_vectors", a_handler_beside_a_vector},
+      {"forks", functions_of_forks_need_no_heap}, {"two_forks", two_threads_fork_beside_others},
       {"stops", two_threads_stop_each_other_before_a_fork},
       {"probes", a_handler_probes_and_logs},
       {"threads_probes", a_handler_probes_in_a_thread})

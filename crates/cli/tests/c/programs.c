@@ -1,5 +1,6 @@
 /* Programs that are executed or started: what they find of this one's offsets and of what it ignores. And siginterrupt(3). */
 #include "traps.h"
+#include <dlfcn.h>
 #include <pty.h>
 #include <wordexp.h>
 
@@ -129,4 +130,33 @@ static void headless(void) {
 	pthread_exit(NULL);
 }
 
-TRAPS({"interrupting", interrupting}, {"ignoring", ignoring}, {"starting", starting}, {"headless", headless})
+typedef int spawns(int *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *, char *const[], char *const[]);
+
+/* A program looks these functions up, for older C libraries have none. */
+static void spawning(void) {
+	char *echoes[] = {"echo", "child", NULL}, *none[] = {"none", NULL};
+	static const char *const names[] = {"pidfd_spawn", "pidfd_spawnp"}, *const paths[] = {"/bin/echo", "echo"};
+	for (int way = 0; way < 2; way++) {
+		int pidfd = -1, fd = fresh(O_RDWR);
+		siginfo_t ended;
+		posix_spawn_file_actions_t actions;
+		spawns *spawn = (spawns *)dlsym(RTLD_DEFAULT, names[way]);
+		if (!spawn && !getenv("LD_PRELOAD"))
+			return;
+		CHECK(spawn && posix_spawn_file_actions_init(&actions) == 0 && posix_spawn_file_actions_adddup2(&actions, fd, 1) == 0);
+		CHECK(write(fd, "0123456789", 10) == 10);
+		CHECK(spawn(&pidfd, "/no/such/program", &actions, NULL, none, environ) == ENOENT && pidfd == -1);
+		CHECK(spawn(&pidfd, paths[way], &actions, NULL, echoes, environ) == 0 && pidfd > fd);
+		CHECK(fcntl(pidfd, F_GETFD) == FD_CLOEXEC && waitid(P_PIDFD, pidfd, &ended, WEXITED) == 0 && ended.si_status == 0);
+		CHECK(write(fd, "abc", 3) == 3 && close(pidfd) == 0);
+		holds("0123456789child\nabc");
+		/* No number is free: no child is left. */
+		struct rlimit all, few;
+		CHECK(getrlimit(RLIMIT_NOFILE, &all) == 0);
+		few = all, few.rlim_cur = pidfd;
+		CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0 && spawn(&pidfd, paths[way], NULL, NULL, echoes, environ) == EMFILE);
+		CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD && setrlimit(RLIMIT_NOFILE, &all) == 0 && close(fd) == 0);
+	}
+}
+
+TRAPS({"spawning", spawning}, {"interrupting", interrupting}, {"ignoring", ignoring}, {"starting", starting}, {"headless", headless})

@@ -368,9 +368,45 @@ static void beside(void) {
 	}
 }
 
+static volatile int has_replaced;
+
+static void *replaces(void *arg) {
+	int plain = open("/dev/null", O_RDONLY), one;
+	while (!stop && (one = open(file, O_RDWR)) >= 0) {
+		CHECK(write(one, "x", 1) == 1 && dup2(plain, one) == one && close(one) == 0);
+		has_replaced = 1;
+	}
+	return arg;
+}
+
+static void changes_beside_a_replacement(void) {
+	pthread_t thread;
+	CHECK(pthread_create(&thread, NULL, replaces, NULL) == 0);
+	while (!has_replaced)
+		;
+	usleep(getpid() % 15 * 100);
+	CHECK(seteuid(NOBODY) == 0);
+	stop = 1;
+	CHECK(pthread_join(thread, NULL) == 0);
+	exit(mapped());
+}
+
+/* Another thread is about to put another file under a number of one of the image. */
+static void beside_replacements(void) {
+	int status, first = fresh(O_RDWR);
+	CHECK(write(first, "x", 1) == 1 && close(first) == 0);
+	for (int round = 0; round < 60; round++) {
+		pid_t child = fork();
+		if (child == 0)
+			execl("/proc/self/exe", "rights", "replaces", file, other, NULL);
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+	}
+}
+
 static void opens(void) { changes_beside_an_open(getpid() * 2 + (*other == '1')); }
 
-TRAPS({"by_handlers", by_handlers}, {"beside", beside}, {"opens", opens}, {"undumped", undumped}, {"locked", locked},
+TRAPS({"by_handlers", by_handlers}, {"beside", beside}, {"opens", opens},
+      {"beside_replacements", beside_replacements}, {"replaces", changes_beside_a_replacement}, {"undumped", undumped}, {"locked", locked},
       {"ids", ids_and_capabilities},
       {"handler", in_a_handler}, {"strict", strict}, {"filtered", filtered},
       {"born_filtered", born_filtered}, {"born_outside", born_outside_of_its_childrens_namespace},

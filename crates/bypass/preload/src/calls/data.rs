@@ -10,7 +10,7 @@ use crate::counts::Count;
 use crate::table::{Used, holding, passing, passing_data_at, using};
 use crate::{fault, real};
 use heddle_bypass::planted::{Bug, planted};
-use heddle_bypass::{BadBuffer, KernelStat, Number, Passed, Served, read_vector};
+use heddle_bypass::{BadBuffer, KernelStat, Number, Passed, Served, read_vector, with_vector_buffer};
 use libc::{c_int, c_void, iovec};
 
 /// `again` repeats the whole call, for a number that means another file by now.
@@ -228,7 +228,9 @@ checked! {
 }
 
 fn read_vector_here(used: &Used, vector: *const iovec, n: c_int) -> Served<usize> {
-    used.file().read_with(used, |at| read_vector(vector, n, |buf, len| read_at(used, buf, len, at)))
+    with_vector_buffer(vector, n, |buffer| {
+        used.file().read_with(used, |at| buffer.fill(|buf, len| read_at(used, buf, len, at)))
+    })
 }
 
 fn write_vector(

@@ -243,28 +243,22 @@ pub unsafe extern "C-unwind" fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: u32)
     new
 }
 
-/// Functions that give numbers 0 to 2 another meaning inside the C library.
-macro_rules! standard {
-    ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(
-        /// As the C library's.
-        ///
-        /// # Safety
-        /// As the C library's.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-            // SAFETY: the caller's promise.
-            let done = unsafe { real::$name($($arg),*) };
-            (0..3).for_each(remove_number);
-            done
-        }
-    )*};
+/// As login_tty(3): if it succeeds, the terminal has numbers 0 to 2.
+///
+/// # Safety
+/// As login_tty(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn login_tty(fd: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let done = unsafe { real::login_tty(fd) };
+    if done == 0 {
+        (0..3).for_each(remove_number);
+    }
+    done
 }
 
-standard! {
-    login_tty(fd: c_int);
-}
-
-/// As daemon(3), which forks.
+/// As daemon(3), which forks. A number that stays open stays in the table: without it another process that shares the offset would take
+/// itself to be alone.
 ///
 /// # Safety
 /// As daemon(3).
@@ -272,7 +266,9 @@ standard! {
 pub unsafe extern "C-unwind" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
     // SAFETY: the caller's promise.
     let done = behind_the_gate(|| unsafe { real::daemon(nochdir, noclose) });
-    (0..3).for_each(remove_number);
+    if done == 0 && noclose == 0 {
+        (0..3).for_each(remove_number);
+    }
     done
 }
 

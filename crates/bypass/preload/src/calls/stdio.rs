@@ -5,8 +5,9 @@ use super::copies::with_our_offset;
 use super::descriptor_numbers::give_away;
 use crate::descriptor_numbers::share;
 use crate::signals::handing_on;
-use crate::table::remove_number;
+use crate::table::{holding, remove_number};
 use crate::{fault, fork, real, streams};
+use heddle_bypass::StaysShared;
 use libc::{DIR, FILE, c_char, c_int, c_void};
 
 unsafe extern "C" {
@@ -42,7 +43,7 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut F
 pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        ends(stream);
+        let _until_written = ends(stream);
         real::fclose(stream)
     }
 }
@@ -55,21 +56,25 @@ pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
 pub unsafe extern "C-unwind" fn pclose(stream: *mut FILE) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        ends(stream);
+        let _until_written = ends(stream);
         real::pclose(stream)
     }
 }
 
-/// The number of this stream, or null, is about to be closed.
-unsafe fn ends(stream: *mut FILE) {
-    if !stream.is_null() {
-        let errno = real::errno();
-        // SAFETY: the caller's promise.
-        let fd = unsafe { fileno(stream) };
-        remove_number(fd);
-        streams::remove(fd);
-        real::set_errno(errno);
+/// The number of this stream, or null, is about to be closed. The C library first writes what is in the stream's buffer: until the result
+/// is dropped, no other process that shares the offset takes it back.
+unsafe fn ends(stream: *mut FILE) -> Option<StaysShared> {
+    if stream.is_null() {
+        return None;
     }
+    let errno = real::errno();
+    // SAFETY: the caller's promise.
+    let fd = unsafe { fileno(stream) };
+    let until_written = holding(fd).and_then(|used| used.file().stays_shared());
+    remove_number(fd);
+    streams::remove(fd);
+    real::set_errno(errno);
+    until_written
 }
 
 /// The number now belongs to this new stream.
@@ -114,7 +119,7 @@ pub unsafe extern "C-unwind" fn freopen(
     stream: *mut FILE,
 ) -> *mut FILE {
     // SAFETY: the caller's promise.
-    unsafe { ends(stream) };
+    let _until_written = unsafe { ends(stream) };
     // SAFETY: the caller's promise.
     fresh(unsafe { real::freopen(path, mode, stream) })
 }
@@ -130,7 +135,7 @@ pub unsafe extern "C-unwind" fn freopen64(
     stream: *mut FILE,
 ) -> *mut FILE {
     // SAFETY: the caller's promise.
-    unsafe { ends(stream) };
+    let _until_written = unsafe { ends(stream) };
     // SAFETY: the caller's promise.
     fresh(unsafe { real::freopen64(path, mode, stream) })
 }
@@ -221,6 +226,73 @@ pub unsafe extern "C-unwind" fn posix_spawnp(
     fork::offsets_to_kernel(!actions.is_null());
     // SAFETY: the caller's promise.
     handing_on(|| unsafe { real::posix_spawnp(pid, path, actions, attributes, argv, env) })
+}
+
+macro_rules! spawning_with_pidfd {
+    ($($name:ident, $plain:ident;)*) => {$(
+        /// As posix_spawn(3), with a descriptor for the child in place of its number.
+        ///
+        /// # Safety
+        /// As posix_spawn(3).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            pidfd: *mut c_int,
+            path: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            argv: *mut c_void,
+            env: *mut c_void,
+        ) -> c_int {
+            fork::offsets_to_kernel(!actions.is_null());
+            handing_on(|| {
+                // SAFETY: the caller's promise.
+                let done = unsafe { real::$name(pidfd, path, actions, attributes, argv, env) };
+                if done == real::NO_FUNCTION {
+                    // SAFETY: the caller's promise.
+                    let plain = |pid| unsafe { real::$plain(pid, path, actions, attributes, argv, env) };
+                    // SAFETY: the caller's promise.
+                    return unsafe { with_pidfd(pidfd, plain) };
+                }
+                if done == 0 {
+                    // SAFETY: the C library has just written it.
+                    remove_number(unsafe { *pidfd });
+                }
+                done
+            })
+        }
+    )*};
+}
+spawning_with_pidfd! {
+    pidfd_spawn, posix_spawn;
+    pidfd_spawnp, posix_spawnp;
+}
+
+/// Starts a child by `spawn`, and opens a descriptor for it: a C library before 2.39 has no function for both, and a program that looks
+/// for one finds ours. Without the descriptor there is no child either.
+unsafe fn with_pidfd(pidfd: *mut c_int, spawn: impl FnOnce(*mut i32) -> c_int) -> c_int {
+    let (mut pid, errno) = (0, real::errno());
+    let failed = spawn(&raw mut pid);
+    if failed != 0 {
+        return failed;
+    }
+    // SAFETY: it takes no pointer.
+    let opened = unsafe { real::syscall(libc::SYS_pidfd_open, pid.into(), 0, 0, 0, 0, 0) } as c_int;
+    if opened >= 0 {
+        remove_number(opened);
+        // SAFETY: the caller's promise.
+        unsafe { pidfd.write(opened) };
+        return 0;
+    }
+    let why = real::errno();
+    if why != libc::ESRCH {
+        // SAFETY: neither is given a pointer but null. The child was not waited for, so the number is its own.
+        unsafe {
+            real::syscall(libc::SYS_kill, pid.into(), libc::SIGKILL.into(), 0, 0, 0, 0);
+            real::syscall(libc::SYS_wait4, pid.into(), 0, 0, 0, 0, 0);
+        }
+    }
+    real::set_errno(errno);
+    why
 }
 
 /// As wordexp(3), which starts a shell for commands among the words.
