@@ -95,6 +95,6 @@ impl Adapter {
             Ok(copied as u32)
         };
         let both = [fh_from.0, fh_to.0];
-        self.guarded(|| self.orphans.with_space(|| self.handles.with_both(both, &copy)))
+        self.guarded(|| self.orphans.with_space(|| self.handles.with_both(both, copy)))
     }
 }

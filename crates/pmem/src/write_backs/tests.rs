@@ -36,7 +36,7 @@ fn a_call_waits_for_none_of_its_own_thread() {
 }
 
 #[test]
-fn a_child_waits_for_no_call_of_its_parent_and_has_all_places() {
+fn a_child_waits_for_no_call_of_its_parent() {
     let all = WriteBacks::default();
     std::thread::scope(|scope| {
         scope.spawn(|| (0..PLACES).for_each(|_| std::mem::forget(all.begin())));

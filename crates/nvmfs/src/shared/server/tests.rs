@@ -121,7 +121,7 @@ fn each_token_is_another_one() {
 
 /// A peer sends a TCP socket that lingers: the thread that closes it waits for the other end.
 #[test]
-fn a_thread_that_a_peer_holds_up_does_not_hold_up_the_end() {
+fn the_end_waits_for_no_thread_that_a_peer_holds_up() {
     let (listener, name) = abstract_socket().unwrap();
     // As before Linux 6.16.
     wire::pass_descriptors(&listener, true);
