@@ -36,7 +36,7 @@ impl Media {
         for nid in self.pages.inodes() {
             self.write_pages(nid)?;
         }
-        let version = state.checkpoint.node_version();
+        let version = state.checkpoint.version_of_no_chain();
         self.nodes.write(|node| self.write_node(node, version, 0))?;
         let logged = self.nodes.log.as_ref().map(NodeLog::nids).unwrap_or_default();
         for nid in logged {

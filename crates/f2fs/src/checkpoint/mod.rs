@@ -35,6 +35,8 @@ use zerocopy::{FromBytes, IntoBytes};
 const BITMAPS_OFFSET_BYTES: usize = size_of::<CheckpointHead>();
 /// Largest possible offset of a checksum.
 const CHECKSUM_OFFSET_MAX: usize = BLOCK_BYTES - 4;
+/// A bit of the low word of a node's version that no chain has set: no image has had so many checkpoints.
+pub(crate) const NO_CHAIN_LOW: u64 = 1 << 31;
 
 /// A checkpoint.
 pub(crate) struct Checkpoint {
@@ -71,6 +73,13 @@ impl Checkpoint {
     pub(crate) fn node_version(&self) -> u64 {
         let crc = if self.has(checkpoint_flag::CRC_RECOVERY) { u64::from(self.crc) << 32 } else { 0 };
         self.head.version.get() | crc
+    }
+
+    /// The version field of nodes that the next checkpoint writes. Such nodes may fill a gap in the chain of
+    /// nodes that were fsynced after this one, which ends at the gap: their version is that of no chain.
+    pub(crate) fn version_of_no_chain(&self) -> u64 {
+        let low = if self.has(checkpoint_flag::NO_CRC_RECOVERY) { NO_CHAIN_LOW } else { 0 };
+        self.node_version() ^ (1 << 63 | low)
     }
 
     /// Its identity.
