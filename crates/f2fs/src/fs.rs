@@ -9,7 +9,7 @@ mod unnamed;
 use crate::allocation::set_time;
 use crate::change::{Change, Need, pages_of};
 use crate::data::direct_io::WritePath;
-use crate::data::write::end_of;
+use crate::data::write::{end_of, keeping_size};
 use crate::ids::Nid;
 use crate::image::Media;
 use crate::inode::{Alteration, Inode, check_same_inode, ino_of, nid_of};
@@ -149,15 +149,6 @@ impl F2fs {
         let attr = inode.attr();
         let check = |want| self.check(inode, cred, want);
         ask(Target { kind: attr.kind, perm: attr.perm, owner: (attr.uid, attr.gid), check: &check })
-    }
-}
-
-/// The same operation with the file's size kept.
-fn keeping_size(op: RangeOp) -> RangeOp {
-    match op {
-        RangeOp::Allocate { .. } => RangeOp::Allocate { keep_size: true },
-        RangeOp::Zero { .. } => RangeOp::Zero { keep_size: true },
-        other => other,
     }
 }
 
@@ -552,8 +543,9 @@ impl F2fs {
                 let op = if piece_end < end { keeping_size(op) } else { op };
                 Ok(((op, piece_end), self.media.need_of_range(inode, op, at, piece_end)?))
             };
-            at = self.alter_content(handle, Need::NONE, look, |change, inode, (op, piece_end)| {
-                change.change_range(inode.nid, *op, at, *piece_end).map(|()| *piece_end)
+            at = self.alter_content(handle, Need::NONE, look, |change, inode, (of_piece, piece_end)| {
+                change.change_range(inode.nid, *of_piece, at, *piece_end)?;
+                change.mark_kept_size(inode.nid, op, *piece_end).map(|()| *piece_end)
             })?;
         }
         Ok(())

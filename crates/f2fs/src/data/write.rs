@@ -9,7 +9,9 @@
 
 use super::direct_io::{WritePath, aligned};
 use crate::change::{Change, Lacking, Need, pages_of};
-use crate::format::{BLOCK_BYTES, Block, INODE_POINTERS, NODE_POINTERS, SEGMENT_BLOCKS, inline_flag};
+use crate::format::{
+    BLOCK_BYTES, Block, INODE_POINTERS, NODE_POINTERS, SEGMENT_BLOCKS, advise_flag, inline_flag,
+};
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::image::Media;
 use crate::inode::Inode;
@@ -27,6 +29,15 @@ const PIECE_BYTES: u64 = 256 << 20;
 /// The end of a range, if a file may be that long.
 pub(crate) fn end_of(offset: u64, len_bytes: u64) -> Result<u64> {
     offset.checked_add(len_bytes).filter(|end| *end <= OFFSET_MAX_BYTES).ok_or(Error::FileTooBig)
+}
+
+/// The same operation with the file's size kept.
+pub(crate) fn keeping_size(op: RangeOp) -> RangeOp {
+    match op {
+        RangeOp::Allocate { .. } => RangeOp::Allocate { keep_size: true },
+        RangeOp::Zero { .. } => RangeOp::Zero { keep_size: true },
+        other => other,
+    }
 }
 
 impl Media {
@@ -408,6 +419,17 @@ impl Change<'_> {
             return Ok(());
         }
         self.change_inode(nid, |block| block.size_bytes.set(grown))
+    }
+
+    /// Marks a file that is to keep its size, though pages up to `end` were allocated: Linux' recovery of an
+    /// fsync would extend the file over them. `op`: what the caller demanded.
+    pub(crate) fn mark_kept_size(&self, nid: Nid, op: RangeOp, end: u64) -> Result<()> {
+        let keeps = [RangeOp::Allocate { keep_size: true }, RangeOp::Zero { keep_size: true }];
+        let inode = self.inode(nid)?;
+        if !keeps.contains(&op) || end <= inode.size_bytes || !inode.has_pointers() {
+            return Ok(());
+        }
+        self.change_inode(nid, |block| block.advise |= advise_flag::KEEP_SIZE)
     }
 }
 

@@ -33,6 +33,8 @@ pub mod advise_flag {
     pub const LOST_PARENT: u8 = 0x2;
     /// The content is encrypted.
     pub const ENCRYPT: u8 = 0x4;
+    /// Space beyond the end of the file is wanted: recovery does not extend the file over it.
+    pub const KEEP_SIZE: u8 = 0x10;
     /// The content is sealed under a hash tree.
     pub const VERITY: u8 = 0x40;
 }

@@ -404,3 +404,30 @@ fn a_cut_frees_pages_and_the_nodes_of_them_alone() {
         assert_eq!(touched.count(), 0, "from {first} on");
     }
 }
+
+#[test]
+fn a_file_that_keeps_its_size_over_new_pages_is_marked() {
+    let scene = Scene::new();
+    let range = |op: RangeOp, from: u64, pages: u64| {
+        let file = scene.whole("file", 3);
+        scene.fs.fallocate(&file, op, from, pages * PAGE).unwrap();
+        let advise = scene.inode(&file).block().advise;
+        scene
+            .fs
+            .unlink(&heddle_vfs::Cred::root(), Ino::ROOT, heddle_vfs::Name::new(b"file").unwrap())
+            .unwrap();
+        scene.fs.release(file);
+        advise & 0x10
+    };
+    for kind in [|keep_size| RangeOp::Allocate { keep_size }, |keep_size| RangeOp::Zero { keep_size }] {
+        assert_eq!(range(kind(true), 0, 3), 0, "it ends where the file does");
+        assert_eq!(range(kind(true), PAGE, 3), 0x10);
+        assert_eq!(range(kind(false), PAGE, 3), 0);
+    }
+    assert_eq!(range(RangeOp::Allocate { keep_size: false }, PIECE_BYTES - PAGE, 2), 0, "in two pieces");
+    assert_eq!(range(RangeOp::Allocate { keep_size: true }, PIECE_BYTES - PAGE, 2), 0x10);
+    assert_eq!(range(RangeOp::Punch, PAGE, 30), 0);
+    let inline = scene.inline("inline", 100);
+    scene.fs.fallocate(&inline, RangeOp::Allocate { keep_size: true }, 0, 3000).unwrap();
+    assert_eq!(scene.inode(&inline).block().advise, 0, "no page was allocated");
+}
