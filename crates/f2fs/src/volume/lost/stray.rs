@@ -1,7 +1,7 @@
 //! Live nodes that the node table does not lead to: the table's entry may be damaged.
 
 use super::PIECE_BLOCKS;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, NO_CHAIN_LOW};
 use crate::format::{BLOCK_BYTES, NodeBlock, SEGMENT_BLOCKS};
 use crate::ids::{BlockAddr, ByNid, Nid};
 use crate::image::Media;
@@ -18,7 +18,7 @@ pub(super) struct Stray {
 struct Found {
     addr: BlockAddr,
     ino: Nid,
-    version: u64,
+    version: u32,
 }
 
 impl Stray {
@@ -50,7 +50,8 @@ impl Stray {
 
     fn add(&mut self, media: &Media, addr: BlockAddr, node: &NodeBlock) {
         let (nid, ino) = (Nid(node.footer.nid.get()), Nid(node.footer.ino.get()));
-        let version = node.footer.checkpoint_version.get();
+        // The high word is a checksum, and may be anything.
+        let version = (node.footer.checkpoint_version.get() & !NO_CHAIN_LOW) as u32;
         let is_led_to = || {
             media.nodes.nat.find(&media.device, nid).is_ok_and(|entry| BlockAddr(entry.addr.get()) == addr)
         };
@@ -63,5 +64,31 @@ impl Stray {
     pub(super) fn find(&self, nid: Nid, ino: Nid) -> Option<BlockAddr> {
         let of_inode = self.by_number.get(&nid)?.iter().filter(|found| found.ino == ino);
         of_inode.max_by_key(|found| found.version).map(|found| found.addr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::write::tests::Scene;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn the_newest_node_is_that_of_the_newest_checkpoint() {
+        let scene = Scene::new();
+        let newest = |versions: [u64; 2]| {
+            let mut stray = Stray { by_number: ByNid::default() };
+            for (n, version) in (1..).zip(versions) {
+                let mut node = NodeBlock::new_zeroed();
+                (node.footer.nid, node.footer.ino) = (5000.into(), 5000.into());
+                node.footer.checkpoint_version.set(version);
+                stray.add(&scene.fs.media, BlockAddr(n), &node);
+            }
+            stray.find(Nid(5000), Nid(5000))
+        };
+        let checksum = 0xffff_0000 << 32;
+        assert_eq!(newest([7 | checksum, 8 | 1 << 32]), Some(BlockAddr(2)));
+        assert_eq!(newest([8 | 1 << 32, 7 | checksum]), Some(BlockAddr(1)));
+        assert_eq!(newest([8, 7 | NO_CHAIN_LOW]), Some(BlockAddr(1)), "a checkpoint wrote it");
     }
 }
