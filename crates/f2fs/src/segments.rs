@@ -91,6 +91,8 @@ struct State {
     /// Segments changed since the last checkpoint.
     changed: BTreeSet<Segno>,
     bitmap: Vec<u8>,
+    /// Blocks that recovery made live since the last checkpoint.
+    adopted: BTreeSet<BlockAddr>,
     /// Segments that must not be cleaned, with the reason.
     left_out: BTreeMap<Segno, String>,
 }
@@ -206,6 +208,7 @@ impl Segments {
             free,
             changed,
             bitmap: logs.sit_bitmap,
+            adopted: BTreeSet::new(),
             left_out: BTreeMap::new(),
         };
         Ok(Segments { geometry: geometry.clone(), state: Mutex::new(state), summaries: Mutex::default() })
@@ -354,6 +357,7 @@ impl Segments {
     pub(crate) fn checkpointed(&self) -> Vec<(BlockAddr, u32)> {
         let mut state = self.state();
         let state = &mut *state;
+        state.adopted.clear();
         let mut freed = std::mem::take(&mut state.changed);
         freed.retain(|segno| {
             let empty = state.table[segno.0 as usize].count == 0;

@@ -230,7 +230,9 @@ impl F2fs {
         let nodes = Nodes::new(nat, inode_seed, log);
         let chain = Chain::read(&device, &geometry, &checkpoint, &nodes);
         let mut fsynced = Fsynced::of(&chain, &device, &nodes.nat, features);
+        let mut grown = Vec::new();
         if access == Access::Read {
+            grown = chain.grown(&device, &nodes.nat);
             nodes.nat.change(std::mem::take(&mut fsynced.nodes));
         } else {
             fsynced.names.clear();
@@ -238,7 +240,7 @@ impl F2fs {
         let media =
             Media { device, geometry, features, nodes, pages: Pages::new(), space, names: fsynced.names };
         if access == Access::Read {
-            media.connect_fsynced(&chain)?;
+            media.connect_fsynced(&chain, &grown)?;
         }
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
         check_root(&media).map_err(damaged)?;

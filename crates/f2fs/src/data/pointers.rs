@@ -10,12 +10,13 @@
 //! Functions that take or free space belong to [`Change`]; functions that only write pages to the device need
 //! no reservation.
 
+use super::block_owner::Lead;
 use crate::change::{Change, Lacking, Need};
 use crate::format::{BLOCK_BYTES, NODE_POINTERS, NodeBlock, SummaryEntry, node_flag};
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::image::Media;
 use crate::inode::Inode;
-use crate::node::block_map::{Route, route};
+use crate::node::block_map::{NodeRole, Route, route};
 use crate::node::{inode_of_mut, pointers_of, pointers_of_mut};
 use crate::node_log::Deleted;
 use crate::planted::{Breach, breaks};
@@ -311,6 +312,7 @@ impl Change<'_> {
 
     /// Maps a page to the block that an fsynced node names: the block becomes live.
     pub(crate) fn adopt_page(&self, nid: Nid, page: PageNo, addr: BlockAddr) -> Result<()> {
+        self.leave_adopted(addr)?;
         self.reserve(nid, page)?;
         let inode = self.inode(nid)?;
         let slot = self.slot(&inode, page)?;
@@ -319,6 +321,28 @@ impl Change<'_> {
         self.lead(nid, &slot, addr)?;
         self.pages.drop_range(nid, page..PageNo(page.0 + 1));
         Ok(())
+    }
+
+    /// Empties the pointer that an earlier fsync gave this block. Linux moves a block that no checkpoint has to
+    /// another pointer, so that two fsyncs name it: the later one counts.
+    fn leave_adopted(&self, addr: BlockAddr) -> Result<()> {
+        let segments = &self.space()?.segments;
+        if !segments.was_adopted(addr) {
+            return Ok(());
+        }
+        let (_, entry) = segments.summary_entry(&self.device, addr)?;
+        let Some(Lead { node, .. }) = self.lead_to(addr, entry)? else { return Ok(()) };
+        let (inode, slot) = (self.inode(Nid(node.footer.ino.get()))?, u64::from(entry.slot.get()));
+        let page = match NodeRole::of(node.footer.place(), inode.pointers()) {
+            Some(NodeRole::Inode) => PageNo(slot),
+            Some(NodeRole::Direct(first)) => PageNo(first.0 + slot),
+            _ => return Ok(()),
+        };
+        // A node that its file does not lead to says nothing of the file's pages.
+        if self.run_of_blocks(&inode, page)?.addr != addr {
+            return Ok(());
+        }
+        self.punch_pages(inode.nid, page, PageNo(page.0 + 1))
     }
 
     /// Removes all pages from `first` on, with the nodes that lead only to them.

@@ -10,11 +10,14 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::device::Device;
-use crate::format::{NatEntry, NodeBlock, NodeFooter, SEGMENT_BLOCKS, checkpoint_flag, node_flag};
+use crate::format::{
+    NODE_POINTERS, NatEntry, NodeBlock, NodeFooter, SEGMENT_BLOCKS, checkpoint_flag, node_flag,
+};
 use crate::ids::{BlockAddr, Nid, Nids};
 use crate::inode::Inode;
 use crate::nat::Nat;
-use crate::node::{Nodes, inode_of};
+use crate::node::block_map::NodeRole;
+use crate::node::{Nodes, inode_of, pointers_of};
 use crate::superblock::Geometry;
 use heddle_vfs::{FileKind, NAME_MAX_BYTES, Name};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -50,8 +53,7 @@ impl Link {
 
     /// Reads the node again.
     fn node(&self, device: &Device) -> Option<NodeBlock> {
-        let block = device.block(self.addr).ok()?;
-        NodeBlock::read_from_bytes(&block[..]).ok()
+        node_at(device, self.addr)
     }
 
     pub(crate) fn ino(&self) -> Nid {
@@ -70,6 +72,16 @@ impl Link {
     fn is_marked(&self) -> bool {
         self.footer.flag.get() & node_flag::FSYNC != 0
     }
+}
+
+/// A direct node that was fsynced without its inode, and got blocks.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Grown {
+    pub(crate) ino: Nid,
+    /// Its place in its file.
+    pub(crate) place: u32,
+    /// Number of its pointers, up to the last one that got a block.
+    pub(crate) pointers: u64,
 }
 
 /// The nodes that were written after the checkpoint and acknowledged, in order.
@@ -114,6 +126,37 @@ impl Chain {
             .collect();
         forms.reverse();
         forms
+    }
+
+    /// The direct nodes that come after the last inode of their file: it does not say how long the file is
+    /// with them (`Media::grow_to`). `nat`: the checkpoint's, without the chain.
+    pub(crate) fn grown(&self, device: &Device, nat: &Nat) -> Vec<Grown> {
+        let inodes = self.0.iter().enumerate().filter(|(_, link)| link.nid() == link.ino());
+        let last: HashMap<Nid, usize> = inodes.map(|(n, link)| (link.ino(), n)).collect();
+        let mut newest: HashMap<Nid, BlockAddr> = HashMap::new();
+        let mut grown = Vec::new();
+        for (n, link) in self.0.iter().enumerate() {
+            let (nid, ino, place) = (link.nid(), link.ino(), link.place());
+            let before = newest.insert(nid, link.addr);
+            let is_direct = matches!(NodeRole::of(place, 0), Some(NodeRole::Direct(_)));
+            if !is_direct || last.get(&ino).is_some_and(|inode| *inode > n) {
+                continue;
+            }
+            let Some(now) = link.node(device) else { continue };
+            let known = || nat.find(device, nid).ok().map(|entry| BlockAddr(entry.addr.get()));
+            let before = before.or_else(known).and_then(|addr| node_at(device, addr));
+            let before =
+                before.filter(|node| (node.footer.nid, node.footer.ino) == (now.footer.nid, now.footer.ino));
+            let (now, before) = (&pointers_of(&now).pointers, before.as_ref().map(pointers_of));
+            let got_block = |slot: &usize| {
+                BlockAddr(now[*slot].get()).is_block()
+                    && before.is_none_or(|before| before.pointers[*slot] != now[*slot])
+            };
+            if let Some(slot) = (0..NODE_POINTERS).rev().find(got_block) {
+                grown.push(Grown { ino, place, pointers: slot as u64 + 1 });
+            }
+        }
+        grown
     }
 
     /// Inodes of the chain that say to have names.
@@ -174,6 +217,11 @@ impl Fsynced {
     }
 }
 
+fn node_at(device: &Device, addr: BlockAddr) -> Option<NodeBlock> {
+    let block = device.block(addr).ok()?;
+    NodeBlock::read_from_bytes(&block[..]).ok()
+}
+
 /// The nodes that were written after the checkpoint, in order.
 fn chain(device: &Device, geometry: &Geometry, checkpoint: &Checkpoint, nodes: &Nodes) -> Vec<Link> {
     let head = &checkpoint.head;
@@ -186,7 +234,7 @@ fn chain(device: &Device, geometry: &Geometry, checkpoint: &Checkpoint, nodes: &
     let mut seen = BTreeSet::new();
     // A damaged chain may be circular.
     while geometry.in_main(addr) && seen.insert(addr) {
-        let node = device.block(addr).ok().and_then(|block| NodeBlock::read_from_bytes(&block[..]).ok());
+        let node = node_at(device, addr);
         // A torn node was not acknowledged, and no node behind it.
         let is_next = |node: &NodeBlock| {
             is_later(checkpoint, node.footer.checkpoint_version.get()) && nodes.check(node).is_ok()

@@ -6,15 +6,16 @@
 //! State       as the chain of fsynced nodes says. An indirect node under a double indirect one has a number that no node has: the
 //!             number that the writer gave it is not on the device. Only an indirect node that leads elsewhere is changed: one that an
 //!             earlier checkpoint knows leads to its direct nodes already.
-//! Limit       an image whose chain makes more than `MADE_MAX` of them is not read. A writer recovers it.
+//!             An inode that its last fsync left out is changed if its direct nodes extend the file.
+//! Limit       an image whose chain changes more than `MADE_MAX` of both is not read. A writer recovers it.
 
 use crate::error::OpenError;
 use crate::format::{NODE_POINTERS, NodeBlock, node_flag};
-use crate::ids::Nid;
+use crate::ids::{Nid, PageNo};
 use crate::image::Media;
 use crate::node::block_map::{NodeRole, route};
 use crate::node::{pointers_of, pointers_of_mut};
-use crate::recovery::fsynced::{Chain, Link};
+use crate::recovery::fsynced::{Chain, Grown, Link};
 use heddle_vfs::{FileKind, Result};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -38,19 +39,41 @@ impl Media {
     ///
     /// # Errors
     /// [`OpenError::Unsupported`]: that takes more memory than there should be need for.
-    pub(crate) fn connect_fsynced(&self, chain: &Chain) -> std::result::Result<(), OpenError> {
+    pub(crate) fn connect_fsynced(
+        &self,
+        chain: &Chain,
+        grown: &[Grown],
+    ) -> std::result::Result<(), OpenError> {
         let mut unused =
             Unused { end: Nid(self.geometry.nids()), chain: chain.0.iter().map(Link::nid).collect() };
         for link in &chain.0 {
             let _ = self.connect(link, &mut unused);
-            if self.nodes.changed() > MADE_MAX {
-                let what = format!(
-                    "fsyncs since its last checkpoint that make more than {MADE_MAX} indirect nodes: a mount for writing recovers them"
-                );
-                return Err(OpenError::Unsupported { image: self.device.path().into(), what });
-            }
+            self.check_made()?;
+        }
+        for node in grown {
+            let _ = self.grow(node);
+            self.check_made()?;
         }
         Ok(())
+    }
+
+    fn check_made(&self) -> std::result::Result<(), OpenError> {
+        if self.nodes.changed() <= MADE_MAX {
+            return Ok(());
+        }
+        let what = format!(
+            "fsyncs since its last checkpoint that change more than {MADE_MAX} nodes besides: a mount for writing recovers them"
+        );
+        Err(OpenError::Unsupported { image: self.device.path().into(), what })
+    }
+
+    fn grow(&self, node: &Grown) -> Result<()> {
+        let inode = self.inode(node.ino)?;
+        let Some(NodeRole::Direct(first)) = NodeRole::of(node.place, inode.pointers()) else { return Ok(()) };
+        let end = PageNo(first.0 + node.pointers);
+        // A file with a page there leads to the node.
+        let leads = inode.kind == FileKind::Regular && self.hole_pages_from(&inode, PageNo(end.0 - 1))? == 0;
+        if leads { self.grow_to(node.ino, end) } else { Ok(()) }
     }
 
     fn connect(&self, link: &Link, unused: &mut Unused) -> Result<()> {
@@ -195,9 +218,9 @@ mod tests {
         let (media, chain) = (&fs.media, chain(&fs));
         let node = Arc::new(NodeBlock::new_zeroed());
         (0..16_384).for_each(|n| media.nodes.add(Nid(20_000 + n), Arc::clone(&node)));
-        assert!(media.connect_fsynced(&chain).is_ok());
+        assert!(media.connect_fsynced(&chain, &[]).is_ok());
         media.nodes.add(Nid(10_000), node);
-        let why = media.connect_fsynced(&chain).unwrap_err().to_string();
-        assert!(why.contains("more than 16384 indirect nodes"), "{why}");
+        let why = media.connect_fsynced(&chain, &[]).unwrap_err().to_string();
+        assert!(why.contains("more than 16384 nodes"), "{why}");
     }
 }

@@ -9,10 +9,13 @@
 //!                 begins again (`segments/adopt.rs`).
 //!             R2  the numbers of new inodes are taken before any other number is.
 //!             R3  of one fsync the inode's form comes first, and its cut at the size: pages behind the end, in nodes before it, stay.
+//!             R4  a direct node without its inode may extend the file: Linux leaves the inode out if the size ends with a written page.
 //! Source      F2FS paper (FAST '15) section 2.4.2.
 
 use crate::change::Change;
-use crate::format::{BLOCK_BYTES, InodeBlock, NodeBlock, inline_flag, node_flag};
+use crate::format::{
+    BLOCK_BYTES, ExtraAttr, InodeBlock, NodeBlock, advise_flag, feature, inline_flag, node_flag,
+};
 use crate::ids::{BlockAddr, Nid, PageNo, Segno};
 use crate::image::Media;
 use crate::inode::Inode;
@@ -30,6 +33,8 @@ use zerocopy::{FromZeros, IntoBytes};
 
 /// Number of nodes to which an inode points.
 const ROOTS: usize = 5;
+/// The slot of the project's number, in an inode with so many extra attributes.
+const PROJECT_SLOT: usize = std::mem::offset_of!(ExtraAttr, project) / 4;
 
 fn wrong(nid: Nid, what: &str) -> Error {
     Error::Corrupt(format!("inode {}: it was fsynced, and {what}", nid.0))
@@ -61,7 +66,11 @@ impl F2fs {
             if let Some(form) = form.filter(|form| formed.insert(link.ino(), *form) != Some(*form)) {
                 self.take_in_form(&change, &chain.0[form])?;
             }
-            self.take_in(&change, link, born.contains(&link.ino()))?;
+            let end = self.take_in(&change, link, born.contains(&link.ino()))?;
+            // R4.
+            if form.is_none() {
+                self.media.grow_to(link.ino(), end)?;
+            }
         }
         drop(change);
         // The device's own checkpoint: there is nothing behind the base of a log.
@@ -83,22 +92,25 @@ impl F2fs {
         }
     }
 
-    fn take_in(&self, change: &Change<'_>, link: &Link, is_new: bool) -> Result<()> {
+    /// Returns the end of the last page that got a block from a direct node.
+    fn take_in(&self, change: &Change<'_>, link: &Link, is_new: bool) -> Result<PageNo> {
         let (node, ino) = (self.media.node_at(link.addr)?, link.ino());
-        let Some(now) = self.file_of(link)? else { return Ok(()) };
+        let Some(now) = self.file_of(link)? else { return Ok(PageNo(0)) };
         match NodeRole::of(node.footer.place(), now.pointers()) {
             Some(NodeRole::Inode) => {
                 change.take_in_inode(&node, &now)?;
                 if is_new && link.is_made() {
-                    return self.name_again(change, ino, inode_of(&node));
+                    self.name_again(change, ino, inode_of(&node))?;
                 }
-                Ok(())
             }
-            Some(NodeRole::Direct(first)) => change.take_in_pages(ino, first, &pointers_of(&node).pointers),
-            Some(NodeRole::Xattrs) => change.take_in_xattrs(ino, &node),
-            Some(NodeRole::Indirect) => Ok(()),
-            None => Err(wrong(ino, "a node of it has a place that no file has")),
+            Some(NodeRole::Direct(first)) => {
+                return change.take_in_pages(ino, first, &pointers_of(&node).pointers);
+            }
+            Some(NodeRole::Xattrs) => change.take_in_xattrs(ino, &node)?,
+            Some(NodeRole::Indirect) => {}
+            None => return Err(wrong(ino, "a node of it has a place that no file has")),
         }
+        Ok(PageNo(0))
     }
 
     /// Adds the name of a file that was made after the checkpoint. If its directory does not exist any more,
@@ -127,6 +139,18 @@ impl F2fs {
 }
 
 impl Media {
+    /// Extends a file to the end of a page that was fsynced without the inode. As in Linux, a file that keeps
+    /// its size is not extended: its pages may lie beyond it.
+    pub(crate) fn grow_to(&self, ino: Nid, end: PageNo) -> Result<()> {
+        let Some(last) = end.0.checked_sub(1) else { return Ok(()) };
+        let (inode, page_bytes) = (self.inode(ino)?, BLOCK_BYTES as u64);
+        let keeps_size = inode.block().advise & advise_flag::KEEP_SIZE != 0;
+        if keeps_size || !inode.has_pointers() || inode.size_bytes > last * page_bytes {
+            return Ok(());
+        }
+        self.change_inode(ino, |block| block.size_bytes.set(end.0 * page_bytes))
+    }
+
     fn node_at(&self, addr: BlockAddr) -> Result<Arc<NodeBlock>> {
         let mut node = Arc::new(NodeBlock::new_zeroed());
         if let Some(block) = Arc::get_mut(&mut node) {
@@ -212,6 +236,9 @@ impl Change<'_> {
             (inode.ctime, inode.ctime_ns) = (block.ctime, block.ctime_ns);
             (inode.parent, inode.name_bytes, inode.name) = (block.parent, block.name_bytes, block.name);
             inode.addr[from..].copy_from_slice(&block.addr[from..]);
+            if self.features & feature::PROJECT_QUOTA != 0 && said.first_pointer() > PROJECT_SLOT {
+                inode.addr[PROJECT_SLOT] = block.addr[PROJECT_SLOT];
+            }
         })?;
         if said.has_pointers() {
             self.take_in_pages(ino, PageNo(0), &block.addr[said.first_pointer()..][..said.pointers()])?;
@@ -267,8 +294,9 @@ impl Change<'_> {
         })
     }
 
-    /// Maps pages to the blocks of these pointers.
-    fn take_in_pages(&self, ino: Nid, first: PageNo, pointers: &[U32]) -> Result<()> {
+    /// Maps pages to the blocks of these pointers. Returns the end of the last page that got another block.
+    fn take_in_pages(&self, ino: Nid, first: PageNo, pointers: &[U32]) -> Result<PageNo> {
+        let mut end = PageNo(0);
         for (n, pointer) in pointers.iter().enumerate() {
             let (page, said) = (PageNo(first.0.saturating_add(n as u64)), BlockAddr(pointer.get()));
             let inode = self.inode(ino)?;
@@ -288,10 +316,13 @@ impl Change<'_> {
                 addr if !self.geometry.in_main(addr) => {
                     return Err(wrong(ino, "has a page outside the main area"));
                 }
-                addr => self.adopt_page(ino, page, addr)?,
+                addr => {
+                    self.adopt_page(ino, page, addr)?;
+                    end = PageNo(page.0 + 1);
+                }
             }
         }
-        Ok(())
+        Ok(end)
     }
 
     fn take_in_xattrs(&self, ino: Nid, node: &NodeBlock) -> Result<()> {

@@ -70,7 +70,13 @@ impl Segments {
         slot.count += 1;
         set_bit_msb(&mut slot.live, block, true);
         state.changed.insert(segno);
+        state.adopted.insert(addr);
         Ok(())
+    }
+
+    /// Returns true if the block is live because it was adopted, and no checkpoint has it yet.
+    pub(crate) fn was_adopted(&self, addr: BlockAddr) -> bool {
+        self.is_live(addr) && self.state().adopted.contains(&addr)
     }
 
     /// The segment of a block, and the block's index in it.

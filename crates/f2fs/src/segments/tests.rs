@@ -83,8 +83,15 @@ pub(crate) fn table(per_section: u32, segments: u32, used: &[(u32, Log)]) -> Seg
             None => _ = free.insert(Segno(n)),
         }
     }
-    let state =
-        State { table, logs, free, changed: BTreeSet::new(), bitmap: vec![0; 8], left_out: BTreeMap::new() };
+    let state = State {
+        table,
+        logs,
+        free,
+        changed: BTreeSet::new(),
+        bitmap: vec![0; 8],
+        adopted: BTreeSet::new(),
+        left_out: BTreeMap::new(),
+    };
     let geometry = Geometry { segments_per_section: per_section, ..geometry() };
     Segments { geometry, state: Mutex::new(state), summaries: Mutex::default() }
 }
@@ -422,6 +429,7 @@ fn a_block_is_adopted_into_a_segment_of_data_alone() {
     assert_eq!([owner(at(8, 3)), owner(at(8, 5))], [Ok((false, 77)), Ok((false, 5))], "others stay");
     assert_eq!((live(&segments, 8), changed(&segments)), ((1, vec![5]), vec![8]));
     assert!(why(at(8, 5)).contains("belongs to something else"));
+    assert_eq!([at(8, 5), at(8, 3), at(10, 0)].map(|addr| segments.was_adopted(addr)), [true, false, false]);
     // An empty segment of nodes becomes one of data, with owners of its own.
     assert_eq!(adopt(at(9, 5)), Ok(()));
     assert_eq!([owner(at(9, 3)), owner(at(9, 5))], [Ok((false, 0)), Ok((false, 5))]);

@@ -173,6 +173,7 @@ impl Lost {
         let nodes = Nodes::new(nat(), None, None);
         let named = chain.named_inodes(&device);
         let fsynced = Fsynced::of_known(&chain, &device, &nodes.nat, features, &|ino| named.contains(&ino));
+        let grown = chain.grown(&device, &nodes.nat);
         nodes.nat.change(fsynced.nodes);
         let media = Media {
             device,
@@ -183,7 +184,7 @@ impl Lost {
             space: None,
             names: fsynced.names,
         };
-        media.connect_fsynced(&chain)?;
+        media.connect_fsynced(&chain, &grown)?;
         let orphans = checkpoint.orphans.iter().copied().collect();
         let has_quota = features & feature::QUOTA_INO != 0;
         let quota = superblock.quota_ino.iter().filter(|_| has_quota).map(|ino| Nid(ino.get()));

@@ -274,3 +274,92 @@ fn crash_an_fsync_of_nodes_without_the_cold_flag_was_lost() {
         fsck_is_clean(&image.path);
     }
 }
+
+/// The newest node of an inode, itself or another one, that is in the chain of what was fsynced.
+fn chained(forge: &Forge, ino: u32, is_inode: bool) -> (u32, heddle_f2fs::format::NodeBlock) {
+    let nodes = forge.nodes_of(ino).into_iter();
+    let nodes = nodes.filter(|(_, node)| (node.footer.nid.get() == ino) == is_inode);
+    nodes.max_by_key(|(addr, node)| (node.footer.checkpoint_version.get() as u32, *addr)).unwrap()
+}
+
+/// Linux leaves the inode out of an fsync if the file ends with a page that it has written.
+#[test]
+fn an_append_that_was_fsynced_without_its_inode_is_recovered() {
+    for keeps_size in [false, true] {
+        let image = Image::made(64);
+        let fs = mounted(&image);
+        let file = file_of(&fs, "file", 1000, 5);
+        if keeps_size {
+            fs.fallocate(&file, RangeOp::Allocate { keep_size: true }, 1000 * PAGE, PAGE).unwrap();
+        }
+        fs.sync().unwrap();
+        fs.write(&file, 1000 * PAGE, &[6; PAGE as usize]).unwrap();
+        fs.fsync(&file, false).unwrap();
+        let ino = file.ino.0 as u32;
+        // Killed.
+        drop((file, fs));
+        let forge = Forge::of(&image.path);
+        let ((inode, _), (direct, mut node)) = (chained(&forge, ino, true), chained(&forge, ino, false));
+        assert_eq!(node.footer.next.get(), inode);
+        forge.change(inode, |block| block.fill(0));
+        node.footer.flag.set(node.footer.flag.get() | node_flag::FSYNC);
+        forge.change(direct, |block| block.copy_from_slice(node.as_bytes()));
+        let appended = if keeps_size { Vec::new() } else { vec![6; PAGE as usize] };
+        let wanted = [vec![5; 1000 * PAGE as usize], appended].concat();
+        let is_there = |fs: &F2fs, how: &str| {
+            let found = read(fs, Path::new("/file"));
+            assert!(found == wanted, "{how}, keeps its size: {keeps_size}: {} bytes", found.len());
+        };
+        is_there(&F2fs::open(&image.path).unwrap(), "read only");
+        let fs = mounted(&image);
+        assert_eq!(fs.info().fsynced_inodes, 1);
+        is_there(&fs, "recovered");
+        fs.unmount().unwrap();
+        drop(fs);
+        is_there(&F2fs::open(&image.path).unwrap(), "mounted again");
+        fsck_is_clean(&image.path);
+    }
+}
+
+/// Linux moves blocks that no checkpoint has from page to page (`FALLOC_FL_COLLAPSE_RANGE`). The image was said to be damaged.
+#[test]
+fn crash_blocks_that_two_fsyncs_name_were_said_to_be_damaged() {
+    let image = Image::made(64);
+    let fs = mounted(&image);
+    fs.release(create(&fs, ROOT, "other"));
+    fs.sync().unwrap();
+    let file = create(&fs, ROOT, "file");
+    for page in 0..10 {
+        fs.write(&file, page * PAGE, &[page as u8 + 1; PAGE as usize]).unwrap();
+    }
+    fs.fsync(&file, false).unwrap();
+    let ino = file.ino.0 as u32;
+    let forge = Forge::of(&image.path);
+    let first = InodeBlock::read_from_bytes(chained(&forge, ino, true).1.as_bytes()).unwrap();
+    fs.write(&file, 0, b"again").unwrap();
+    fs.fsync(&file, false).unwrap();
+    // Killed.
+    drop((file, fs));
+    let (addr, second) = chained(&forge, ino, true);
+    let mut inode = InodeBlock::read_from_bytes(second.as_bytes()).unwrap();
+    assert_ne!(inode.addr[9], first.addr[9]);
+    // Behind the extra attributes.
+    inode.addr[9..18].copy_from_slice(&first.addr[10..19]);
+    inode.addr[18].set(0);
+    (inode.size_bytes, inode.blocks) = ((9 * PAGE).into(), 10.into());
+    inode.extent = zerocopy::FromZeros::new_zeroed();
+    crate::believed::seal(&image, &mut inode);
+    forge.change(addr, |block| block.copy_from_slice(inode.as_bytes()));
+    let is_there = |fs: &F2fs| {
+        let found = read(fs, Path::new("/file"));
+        let pages: Vec<u8> = found.chunks(PAGE as usize).map(|page| page[PAGE as usize / 2]).collect();
+        assert_eq!((found.len() as u64, pages), (9 * PAGE, (2..=10).collect()));
+    };
+    is_there(&F2fs::open(&image.path).unwrap());
+    let fs = mounted(&image);
+    is_there(&fs);
+    fs.unmount().unwrap();
+    drop(fs);
+    is_there(&F2fs::open(&image.path).unwrap());
+    fsck_is_clean(&image.path);
+}

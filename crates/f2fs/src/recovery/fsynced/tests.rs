@@ -3,7 +3,7 @@
 use super::*;
 use crate::device::Access;
 use crate::format::{BLOCK_BYTES, CheckpointHead, inline_flag};
-use crate::node::inode_of_mut;
+use crate::node::{inode_of_mut, pointers_of_mut};
 use zerocopy::little_endian::U16;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -200,4 +200,50 @@ fn inodes_with_links_are_named_ones() {
         put(&device, link, 0, 0, |node| inode(node, links, b"name", 4));
     }
     assert_eq!(chain.named_inodes(&device).into_iter().collect::<Vec<_>>(), [Nid(20)]);
+}
+
+#[test]
+fn direct_nodes_behind_the_last_inode_say_how_long_their_file_is() {
+    let (_file, device) = device();
+    // Node 11 is where the checkpoint has it, and leads to two blocks.
+    let at = FIRST + 40;
+    let nat = Nat::new(
+        &geometry(),
+        vec![0; 64],
+        vec![(Nid(11), NatEntry { version: 0, ino: U32::new(10), addr: U32::new(at) })],
+    );
+    let place = |place: u32| place << node_flag::BITS | MARK;
+    let chain = Chain(vec![
+        link(0, 11, 10, place(1)),
+        link(1, 21, 20, place(1)),
+        link(2, 20, 20, MARK),
+        link(3, 31, 30, place(2)),
+        link(4, 31, 30, place(2)),
+        link(5, 12, 10, place(3)),
+        link(6, 13, 10, place(4)),
+    ]);
+    let leads = |link: &Link, blocks: &[u32]| {
+        put(&device, link, 7, 0, |node| {
+            for (slot, block) in blocks.iter().enumerate() {
+                pointers_of_mut(node).pointers[slot].set(*block);
+            }
+        });
+    };
+    let (reserved, block) = (BlockAddr::NEW.0, MAIN + 9);
+    leads(&Link { addr: BlockAddr(at), ..link(0, 11, 10, 0) }, &[block, 0, 0, block + 3]);
+    let grown = || chain.grown(&device, &nat);
+    let of = |ino: u32, place: u32, pointers: u64| Grown { ino: Nid(ino), place, pointers };
+    // 10 got its second page. 20 has a later inode. 30 got a page, and then a later fsync an earlier page.
+    leads(&chain.0[0], &[block, block + 1, reserved, block + 3]);
+    leads(&chain.0[1], &[block; 5]);
+    leads(&chain.0[3], &[0, 0, 0, block + 4]);
+    leads(&chain.0[4], &[0, block + 5, 0, block + 4]);
+    leads(&chain.0[5], &[block; 5]);
+    leads(&chain.0[6], &[reserved; 5]);
+    assert_eq!(grown(), [of(10, 1, 2), of(30, 2, 4), of(30, 2, 2)]);
+    // Nothing new; and what lies where the checkpoint has the node is another one.
+    leads(&chain.0[0], &[block, 0, 0, block + 3]);
+    assert_eq!(grown(), [of(30, 2, 4), of(30, 2, 2)]);
+    leads(&Link { addr: BlockAddr(at), ..link(0, 12, 10, 0) }, &[block, 0, 0, block + 3]);
+    assert_eq!(grown(), [of(10, 1, 4), of(30, 2, 4), of(30, 2, 2)]);
 }

@@ -127,7 +127,8 @@ fn pages_are_mapped_reserved_and_punched_as_the_pointers_say() {
         media.alone().unwrap().take_in_pages(nid, PageNo(first), &pointers)
     };
     let gone = addr(0);
-    take(0, &[BlockAddr::NULL, BlockAddr::NEW, kept, fresh, BlockAddr::NULL, BlockAddr::NEW]).unwrap();
+    let end = take(0, &[BlockAddr::NULL, BlockAddr::NEW, kept, fresh, BlockAddr::NULL, BlockAddr::NEW]);
+    assert_eq!(end, Ok(PageNo(4)), "no page behind it got a block");
     assert_eq!(
         [0, 1, 2, 3, 4, 5].map(addr),
         [BlockAddr::NULL, BlockAddr::NEW, kept, fresh, BlockAddr::NULL, BlockAddr::NEW]
@@ -137,7 +138,7 @@ fn pages_are_mapped_reserved_and_punched_as_the_pointers_say() {
     assert_eq!(media.pages.of(nid), [PageNo(2)], "what is in memory is older than the block");
     assert_eq!((in_use(&scene), scene.blocks(&file)), (used, 4 + 1 + 2), "less one page, and one more");
     let (one, two) = (addr(OWN), addr(OWN + 1));
-    take(OWN, &[one, BlockAddr::NEW, BlockAddr::NEW]).unwrap();
+    assert_eq!(take(OWN, &[one, BlockAddr::NEW, BlockAddr::NEW]), Ok(PageNo(0)));
     assert_eq!([OWN, OWN + 1, OWN + 2].map(addr), [one, BlockAddr::NEW, BlockAddr::NEW]);
     assert!(segments.is_live(one) && !segments.is_live(two));
     let outside =
@@ -283,5 +284,34 @@ fn a_name_is_made_again_where_its_directory_is() {
     // Its directory is none any more, or is a file: the file goes.
     for (ino, parent) in [(inos[0], 9000), (inos[2], nid_of(inos[2]).unwrap().0)] {
         assert_eq!((name_again(ino, parent, b"name"), links(ino)), (Ok(()), Err(Error::Stale)), "{parent}");
+    }
+}
+
+#[test]
+fn a_page_without_its_inode_extends_a_file_that_may_grow() {
+    let scene = Scene::new();
+    let (file, inline) = (scene.whole("file", 3), scene.inline("inline", 100));
+    let grown = |file: &Handle, end: u64| {
+        scene.fs.media.grow_to(nid_of(file.ino).unwrap(), PageNo(end)).unwrap();
+        scene.inode(file).size_bytes
+    };
+    assert_eq!([0, 2, 3, 4, 3].map(|end| grown(&file, end)), [3, 3, 3, 4, 4].map(|pages| pages * PAGE));
+    scene.fs.resize(&file, 4 * PAGE + 1).unwrap();
+    assert_eq!(grown(&file, 5), 4 * PAGE + 1, "it ends in that page");
+    scene.fs.fallocate(&file, RangeOp::Allocate { keep_size: true }, 6 * PAGE, PAGE).unwrap();
+    assert_eq!(grown(&file, 7), 4 * PAGE + 1, "it keeps its size");
+    assert_eq!(grown(&inline, 7), 100);
+}
+
+#[test]
+fn the_project_of_an_fsynced_inode_is_taken_where_there_are_projects() {
+    for (features, wanted) in [(0, 0), (feature::PROJECT_QUOTA, 4242)] {
+        let mut scene = Scene::new();
+        scene.fs.media.features |= features;
+        let file = scene.whole("file", 1);
+        let said = scene.inode_as(&file, |block| block.addr[PROJECT_SLOT].set(4242));
+        let node = Arc::new(said.node().clone());
+        scene.fs.media.alone().unwrap().take_in_inode(&node, &scene.inode(&file)).unwrap();
+        assert_eq!(scene.inode(&file).block().addr[1].get(), wanted, "{features:#x}");
     }
 }
