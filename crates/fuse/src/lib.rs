@@ -26,8 +26,8 @@
 //! carries a user and a group but no supplementary groups. If the engine refuses a caller other than root,
 //! the groups are read from `/proc/PID/status` and the engine is asked again. A caller in another PID
 //! namespace has none. Capabilities of such a caller do not count. The engine applies the umask, unless a
-//! default access list takes its place. `POSIX` and `flock` locks are the kernel's own. Set-user-id programs and device files have no effect, unless
-//! [`MountOptions::suid`] and [`MountOptions::dev`] allow them.
+//! default access list takes its place. `POSIX` and `flock` locks are the kernel's own. Set-user-id programs
+//! and device files have no effect, unless [`MountOptions::suid`] and [`MountOptions::dev`] allow them.
 //!
 //! **Caches**: the kernel keeps names and attributes for [`MountOptions::ttl`], but keeps no attributes of a
 //! file that is open for writing. So sizes and times never go back, and a program's changes past the mount,
