@@ -9,7 +9,7 @@ use crate::volume::{MountOptions, format, mount};
 use heddle_pmem::{OpenOptions, Region};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::AtomicUsize;
@@ -119,6 +119,14 @@ fn each_token_is_another_one() {
     assert!(one != two && one != AttachToken::default());
 }
 
+/// The bytes of memory of what the other end has not read.
+fn unread(socket: &OwnedFd) -> libc::c_int {
+    let mut len = 0;
+    // SAFETY: the call writes one number.
+    assert_eq!(unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut len) }, 0);
+    len
+}
+
 /// A peer sends a TCP socket that lingers: the thread that closes it waits for the other end.
 #[test]
 fn the_end_waits_for_no_thread_that_a_peer_holds_up() {
@@ -153,7 +161,9 @@ fn the_end_waits_for_no_thread_that_a_peer_holds_up() {
     let hello = Hello::new(Want::Counters, AttachToken::default());
     wire::send(&client, hello.as_bytes(), &[lingers.as_fd()]).unwrap();
     drop(lingers);
-    std::thread::sleep(Duration::from_millis(300));
+    while unread(&client) > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let (ended, began) = (Arc::clone(&server.ended), Instant::now());
     assert!(!server.close(), "nothing held it up: this tests nothing");
     assert!(began.elapsed() < THREAD_END_MAX * 6, "{:?}", began.elapsed());
