@@ -268,31 +268,38 @@ spawning_with_pidfd! {
 }
 
 /// Starts a child by `spawn`, and opens a descriptor for it: a C library before 2.39 has no function for both, and a program that looks
-/// for one finds ours. Without the descriptor there is no child either.
+/// for one finds ours. A descriptor of this process holds the place: if there is none, no child is started.
 unsafe fn with_pidfd(pidfd: *mut c_int, spawn: impl FnOnce(*mut i32) -> c_int) -> c_int {
-    let (mut pid, errno) = (0, real::errno());
-    let failed = spawn(&raw mut pid);
-    if failed != 0 {
-        return failed;
+    let errno = real::errno();
+    let answer = || -> Result<c_int, c_int> {
+        let place = pidfd_of(rustix::process::getpid().as_raw_nonzero().get())?;
+        let mut pid = 0;
+        let failed = spawn(&raw mut pid);
+        // SAFETY: opened above.
+        unsafe { real::syscall(libc::SYS_close, place.into(), 0, 0, 0, 0, 0) };
+        if failed != 0 { Err(failed) } else { pidfd_of(pid) }
+    };
+    let done = answer();
+    real::set_errno(errno);
+    match done {
+        Ok(opened) => {
+            // SAFETY: the caller's promise.
+            unsafe { pidfd.write(opened) };
+            0
+        }
+        Err(why) => why,
     }
+}
+
+/// A new descriptor for this process, or the number of the error.
+fn pidfd_of(pid: i32) -> Result<c_int, c_int> {
     // SAFETY: it takes no pointer.
     let opened = unsafe { real::syscall(libc::SYS_pidfd_open, pid.into(), 0, 0, 0, 0, 0) } as c_int;
-    if opened >= 0 {
-        remove_number(opened);
-        // SAFETY: the caller's promise.
-        unsafe { pidfd.write(opened) };
-        return 0;
+    if opened < 0 {
+        return Err(real::errno());
     }
-    let why = real::errno();
-    if why != libc::ESRCH {
-        // SAFETY: neither is given a pointer but null. The child was not waited for, so the number is its own.
-        unsafe {
-            real::syscall(libc::SYS_kill, pid.into(), libc::SIGKILL.into(), 0, 0, 0, 0);
-            real::syscall(libc::SYS_wait4, pid.into(), 0, 0, 0, 0, 0);
-        }
-    }
-    real::set_errno(errno);
-    why
+    remove_number(opened);
+    Ok(opened)
 }
 
 /// As wordexp(3), which starts a shell for commands among the words.
