@@ -4,7 +4,8 @@ mod common;
 
 use common::{Disk, Short, each_variant, name, root};
 use heddle_nvmfs::NvmFs;
-use heddle_vfs::{Error, FileSystem, Handle, Ino};
+use heddle_vfs::testkit::Tree;
+use heddle_vfs::{Error, FileSystem, Handle, Ino, RangeOp};
 use std::sync::mpsc::channel;
 
 const MIB: u64 = 1 << 20;
@@ -65,5 +66,49 @@ fn on_a_full_image_names_go_where_another_threads_log_has_room() {
             fs.release(ballast);
         });
         fs.release(tiny);
+    });
+}
+
+/// Such a write kept its page, and with it all later punches: each had decided a page, and none was in the first page.
+#[test]
+fn a_write_of_many_pieces_lets_its_log_be_cleaned() {
+    const ROUNDS: u64 = 3_000;
+    each_variant(|variant| {
+        for pages in [40, 300] {
+            let disk = Disk::new(variant, 16 * MIB);
+            let volume = disk.mount();
+            let fs = volume.fs();
+            // Free space in single blocks.
+            let ballast = fs.new_file(Ino::ROOT, "ballast");
+            let mut size = 0;
+            while fs.append(&ballast, &[7; PAGE as usize]).is_ok() {
+                size += 1;
+            }
+            for page in (0..size).step_by(2) {
+                fs.fallocate(&ballast, RangeOp::Punch, page * PAGE, PAGE).unwrap();
+            }
+            let file = fs.new_file(Ino::ROOT, "f");
+            let bytes: Vec<u8> = (0..pages * PAGE - 7).map(|n| (n / 1000) as u8).collect();
+            assert_eq!(fs.write(&file, 0, &bytes), Ok(bytes.len()));
+            fs.release(ballast);
+            fs.remove(Ino::ROOT, "ballast").unwrap();
+            let before = free(&fs);
+            for page in 1000..1000 + ROUNDS {
+                let done = fs
+                    .write(&file, page * PAGE, &[1; PAGE as usize])
+                    .and_then(|_| fs.fallocate(&file, RangeOp::Punch, page * PAGE, PAGE));
+                done.unwrap_or_else(|e| panic!("{variant:?}: {e} at page {page}"));
+            }
+            let taken = before.saturating_sub(free(&fs));
+            println!("  {variant:?}: {pages} pages: {taken} blocks more");
+            assert!(taken < 64, "{variant:?}: {taken} blocks more after a write of {pages} pieces");
+            assert!(fs.read_vec(&file, 0, bytes.len()) == bytes, "{variant:?}");
+            let tree = Tree::of(&fs).unwrap();
+            fs.release(file);
+            drop(fs);
+            volume.abandon();
+            let volume = disk.mount();
+            assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}");
+        }
     });
 }

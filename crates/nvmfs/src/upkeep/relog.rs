@@ -7,8 +7,9 @@
 //!
 //! Invariants  I1  a data page keeps its block and gets a new version, as with any write: no two write records of one page carry one
 //!                 version. A copied name record keeps its version, because it has the same content.
-//!             I2  a record keeps its page if it names an extent list, is a remap that is still needed as a tombstone, or has an
-//!                 unreadable map. A record that stays only because of the size is replaced by an attribute record.
+//!             I2  a record keeps its page if it is a remap that is still needed as a tombstone, or if its map or extent list cannot be
+//!                 read. A record that stays only because of the size is replaced by an attribute record. One that names an extent
+//!                 list becomes a record for each extent that still maps a page.
 //!             I4  a punch is logged again for the pages that it decides, at a new version. They have cells, which are held. So neither
 //!                 the EOF latch nor the gate is needed: no other page is concerned. Otherwise two chains whose first pages hold
 //!                 punches would block each other.
@@ -22,7 +23,7 @@
 pub mod paper;
 
 use crate::alloc::Purpose;
-use crate::file::blocks::list_of;
+use crate::file::blocks::{list_of, read_list};
 use crate::file::cells::{Committed, Locked, lock_pages};
 use crate::file::resize::{Eof, log_attributes_again};
 use crate::file::shift;
@@ -43,8 +44,9 @@ use crate::upkeep::garbage::{
 };
 use heddle_vfs::{Error, FileKind, Result};
 
-/// Most records that the punches of one page may become: each takes a fence, within somebody's call.
-const PUNCH_RUNS_MAX: usize = 4 * SLOTS as usize;
+/// Most records that the punches of one page may become, and that a step makes of its extent lists: each takes a fence, within somebody's
+/// call.
+const RUNS_MAX: usize = 4 * SLOTS as usize;
 
 /// Most chains of other lanes whose first page a call tries while space is scarce. Otherwise it tries the oldest one.
 const CHAINS_TRIED_MAX: usize = 8;
@@ -118,12 +120,9 @@ fn move_page(
     else {
         return Ok(false);
     };
-    let Some(found) = read_page(core, inode, page, from).filter(|found| found.movable) else {
+    let Some(found) = read_page(core, inode, page, from).filter(|found| found.may_move(core)) else {
         return Ok(false);
     };
-    if core.free_map().scarce() && found.punch_runs > SLOTS as usize {
-        return Ok(false);
-    }
     let early = planted(Bug::UnlinkedBeforeCopies);
     if early {
         chain::unlink_page_unfenced(core, inode, from, None, page)?;
@@ -181,6 +180,8 @@ struct Alive {
     punches: Vec<(Record, Vec<(PageNo, PageNo)>)>,
     /// Number of these runs.
     punch_runs: usize,
+    /// Extents of extent lists that still map a page. `writes` has the first [`RUNS_MAX`] of them: others keep the page for a later step.
+    list_runs: usize,
     lists: Vec<Extent>,
     /// True if a file's size, attributes and extended attributes must be logged again ([`log_attributes_again`]).
     attributes: bool,
@@ -213,6 +214,12 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
 }
 
 impl Alive {
+    /// Returns true if its records may be logged anew. While space is scarce, they may take about one page for the one that they leave.
+    fn may_move(&self, core: &Core) -> bool {
+        let runs = self.punch_runs + self.list_runs;
+        self.movable && (!core.free_map().scarce() || runs <= SLOTS as usize)
+    }
+
     /// Returns true if every other record has been logged anew, or is dead.
     pub fn only_verbatim(&self) -> bool {
         self.movable && !self.attributes && self.writes.is_empty() && self.punches.is_empty()
@@ -229,15 +236,23 @@ impl Alive {
             {
                 self.verbatim.push(record)
             }
-            Record::Write { page, pages, blocks, version, .. } => {
-                if maps_a_page(core, inode, page, PageNo(page.0 + pages), version) {
-                    self.movable &= !matches!(blocks, Blocks::List(_));
-                    self.writes.push(record);
-                } else {
-                    // The record stays only because of the size. An attribute record carries that too.
-                    self.attributes = true;
+            // The record stays only because of the size. An attribute record carries that too.
+            Record::Write { page, pages, version, .. }
+                if !maps_a_page(core, inode, page, PageNo(page.0 + pages), version) =>
+            {
+                self.attributes = true
+            }
+            Record::Write { blocks: Blocks::List(list), .. } => {
+                match extents_of_list(core, inode, &record, list) {
+                    Some(writes) => {
+                        let room = RUNS_MAX.saturating_sub(self.list_runs);
+                        self.list_runs += writes.len();
+                        self.writes.extend(writes.into_iter().take(room));
+                    }
+                    None => self.movable = false,
                 }
             }
+            Record::Write { .. } => self.writes.push(record),
             Record::Attributes(_) | Record::Xattrs { .. } => self.attributes = true,
             Record::Remap { .. } => match shift::current(core, inode, &record) {
                 Some(writes) => self.writes.extend(writes),
@@ -246,13 +261,40 @@ impl Alive {
             Record::Punch { .. } => match decided_runs(core, inode, &record) {
                 Some(runs) => {
                     self.punch_runs += runs.len();
-                    self.movable &= self.punch_runs <= PUNCH_RUNS_MAX;
+                    self.movable &= self.punch_runs <= RUNS_MAX;
                     self.punches.push((record, runs));
                 }
                 None => self.movable = false,
             },
         }
     }
+}
+
+/// The extents of a write that still map a page, as write records without the extent list; `None` if the list cannot be read. No extent
+/// has more pages than the record, so none has too many for a record.
+fn extents_of_list(core: &Core, inode: InodeRef<'_>, record: &Record, list: BlockNo) -> Option<Vec<Record>> {
+    let Record::Write { page, pages, end_in_last_page, version, mtime, change_count, .. } = *record else {
+        return None;
+    };
+    let (mut at, end) = (page, PageNo(page.0 + pages));
+    let mut writes = Vec::new();
+    for extent in read_list(core, inode.id(), list, pages)?.extents {
+        let (first, stop) = (at, PageNo(at.0 + extent.count));
+        at = stop;
+        if maps_a_page(core, inode, first, stop, version) {
+            let is_inside = stop < end && end_in_last_page != 0;
+            writes.push(Record::Write {
+                page: first,
+                pages: extent.count,
+                blocks: Blocks::At(extent.block),
+                end_in_last_page: if is_inside { heddle_pmem::BLOCK_BYTES as u32 } else { end_in_last_page },
+                version,
+                mtime,
+                change_count,
+            });
+        }
+    }
+    Some(writes)
 }
 
 /// Logs name, attribute and xattr records of a directory again, unchanged. A name is copied only if it is still current, and under its

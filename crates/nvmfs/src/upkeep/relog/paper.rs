@@ -43,7 +43,8 @@ fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
         let _log = lock_log(core, guard, inode)?;
         oldest(core, guard, inode)?
     };
-    let Some((page, alive)) = found.filter(|(_, alive)| alive.movable && alive.punches.is_empty()) else {
+    let Some((page, alive)) = found.filter(|(_, alive)| alive.may_move(core) && alive.punches.is_empty())
+    else {
         return Ok(());
     };
     if alive.attributes {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::format::extent_list::{self, EXTENTS_A_BLOCK};
 use crate::fs::NvmFs;
 use crate::ids::Version;
 use crate::state::lease;
@@ -209,6 +210,88 @@ fn a_page_of_punches_with_too_many_runs_is_not_moved() {
     assert!(found.movable && found.punch_runs == 4 * 63);
     found.add(core, inode, punch());
     assert!(!found.movable && found.punches.len() == 2);
+    fs.release(file);
+    lease::leave(core);
+    drop(fs);
+    volume.unmount();
+}
+
+/// Stores an extent list of these blocks at the image's end, where all is free.
+fn list_of_extents(core: &Core, inode: InodeRef<'_>, extents: &[(u64, u64)]) -> BlockNo {
+    let list = BlockNo(core.layout.blocks_total - 9);
+    let extents: Vec<Extent> =
+        extents.iter().map(|(block, count)| Extent { block: BlockNo(*block), count: *count }).collect();
+    let words = extent_list::encode(core.seed, inode.id(), list, &extents, None);
+    (0..).zip(words).for_each(|(n, word)| core.region.store_u64(list.pos().plus(n * 8), word));
+    list
+}
+
+#[test]
+fn a_list_is_logged_anew_as_the_extents_that_map_a_page() {
+    let (volume, fs, file) = four_pages();
+    let (core, inode) = (&fs.core, fs.core.inode(file.ino).unwrap());
+    let version = (0..4).map(|page| cell_state(core, inode, PageNo(page)).1).max().unwrap();
+    // The second extent is decided by a later write.
+    write(&fs, &file, 1..2);
+    while cell_state(core, inode, PageNo(1)).1 <= version {
+        write(&fs, &file, 1..2);
+    }
+    let list = list_of_extents(core, inode, &[(1000, 1), (1100, 1), (1200, 2)]);
+    let record = |end_in_last_page, version| {
+        let (page, mtime, blocks) = (PageNo(0), heddle_vfs::Time(5), Blocks::List(list));
+        Record::Write { page, pages: 4, blocks, end_in_last_page, version, mtime, change_count: 0 }
+    };
+    let found = |record| {
+        let mut found = Alive { movable: true, ..Alive::default() };
+        found.add(core, inode, record);
+        found
+    };
+    let parts = |record| {
+        let found = found(record);
+        assert!(found.movable && found.list_runs == found.writes.len() && !found.only_verbatim());
+        let part = |record: &Record| match *record {
+            Record::Write {
+                page, pages, blocks: Blocks::At(block), end_in_last_page, version: v, ..
+            } => {
+                assert_eq!(v, version);
+                (page.0, pages, block.0, end_in_last_page)
+            }
+            _ => panic!("{record:?}"),
+        };
+        found.writes.iter().map(part).collect::<Vec<_>>()
+    };
+    assert_eq!(parts(record(77, version)), [(0, 1, 1000, 4096), (2, 2, 1200, 77)]);
+    assert_eq!(parts(record(0, version)), [(0, 1, 1000, 0), (2, 2, 1200, 0)], "it says no size");
+    core.region.store_u64(list.pos(), 0);
+    assert!(!found(record(77, version)).movable, "the list cannot be read");
+    fs.release(file);
+    lease::leave(core);
+    drop(fs);
+    volume.unmount();
+}
+
+#[test]
+fn a_long_list_is_logged_anew_in_several_steps() {
+    let (volume, fs, file) = four_pages();
+    let (core, inode) = (&fs.core, fs.core.inode(file.ino).unwrap());
+    let extents: Vec<(u64, u64)> = (0..200).map(|n| (1000 + 2 * n, 1)).collect();
+    assert!(extents.len() < EXTENTS_A_BLOCK);
+    let blocks = Blocks::List(list_of_extents(core, inode, &extents));
+    let (page, mtime, version) = (PageNo(100), heddle_vfs::Time(5), Version(9));
+    let mut found = Alive { movable: true, ..Alive::default() };
+    for (lists, writes) in [(1, 200), (2, 252), (3, 252)] {
+        let record =
+            Record::Write { page, pages: 200, blocks, end_in_last_page: 1, version, mtime, change_count: 0 };
+        found.add(core, inode, record);
+        assert_eq!((found.writes.len(), found.list_runs, found.movable), (writes, lists * 200, true));
+    }
+    let may_move = |punch_runs, list_runs| {
+        Alive { movable: true, punch_runs, list_runs, ..Alive::default() }.may_move(core)
+    };
+    assert!(may_move(252, 600) && !Alive::default().may_move(core));
+    let data = crate::state::free_map::Purpose::Data;
+    assert!(!core.free_map().take(&mut 0, 1 << 30, data, &mut Vec::new()) && core.free_map().scarce());
+    assert_eq!([may_move(0, 63), may_move(30, 33), may_move(30, 34)], [true, true, false]);
     fs.release(file);
     lease::leave(core);
     drop(fs);
