@@ -36,6 +36,8 @@ pub enum Step {
     Durable,
     /// `heddle`: the operation is committed, cells are still held.
     Happened,
+    /// `heddle`: a name is durable, its bucket is being changed.
+    Changing,
     /// `heddle`: cells are released, latches and replaced blocks are not.
     LetGo,
     /// A reader has a pin.

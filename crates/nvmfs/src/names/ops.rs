@@ -250,6 +250,7 @@ fn add_name(
             guard.lane.intent.created();
             dir.volatile.touch(now);
             bucket.begin_change(&durable, named.version);
+            step(Step::Changing);
             Ok((bucket.put(guard.own, key, &named, entry)?, now))
         }
         Err(error) => {

@@ -61,10 +61,12 @@ pub fn settle_dead(
             newest = newest.next();
         }
         let old = logged.iter().filter(|_| broken);
-        let changes = changes.iter().map(|(name, logged)| (name, logged));
-        for (name, (version, meaning)) in old.chain(changes).filter(|(name, _)| here(name)) {
-            match settle_name(core, own, bucket, key(core, name), *version, *meaning) {
-                Ok(()) => newest = newest.max(*version),
+        let old =
+            old.map(|(name, (version, meaning))| (name, *version, meaning.filter(|to| exists(core, *to))));
+        let changes = changes.iter().map(|(name, (version, meaning))| (name, *version, *meaning));
+        for (name, version, meaning) in old.chain(changes).filter(|(name, ..)| here(name)) {
+            match settle_name(core, own, bucket, key(core, name), version, meaning) {
+                Ok(()) => newest = newest.max(version),
                 // Noted before others see the bucket without it: nobody changes anything from here on.
                 Err(error) => settled = Err(core.damage(error.to_string())),
             }
@@ -73,6 +75,13 @@ pub fn settle_dead(
         bucket.unlock(core, newest);
     }
     settled
+}
+
+/// Returns false if the log has a name without its inode: a power cut left only the name of a creation. Recovery left it out, too.
+fn exists(core: &Core, (child, kind): (InodeId, FileKind)) -> bool {
+    core.slot(child.ino).is_some_and(|inode| {
+        inode.id() == child && inode.volatile.kind_perm().is_some_and(|(is, _)| is == kind)
+    })
 }
 
 /// Returns the inode that has lost a name in the log itself (`in_place_removal`), while the name was in a bucket that the dead lane still

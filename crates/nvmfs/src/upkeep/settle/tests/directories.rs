@@ -4,8 +4,8 @@ use super::super::sweep;
 use super::*;
 use crate::alloc::{Purpose, take_block};
 use crate::log::chain;
-use crate::names::in_place_removal;
 use crate::names::locks::{Locks, NamePlace};
+use crate::names::{in_place_removal, life};
 use heddle_vfs::short::Short;
 use heddle_vfs::{SetXattr, XattrName};
 
@@ -117,4 +117,42 @@ fn chains_that_the_dead_borrowed_are_free_again() {
     fs.remove(Ino::ROOT, "g").unwrap();
     fs.release(bench.file);
     lease::leave(core);
+}
+
+/// Its name became visible, while nothing could be looked up by it, and its directory could not be emptied.
+#[test]
+fn a_name_without_an_inode_stays_hidden_when_its_bucket_is_filled_anew() {
+    let (root, d, n) = (Cred::root(), Name::new(b"d").unwrap(), Name::new(b"n").unwrap());
+    for nth in 1.. {
+        let Bench { region, volume, file } = bench();
+        let fs = volume.fs();
+        let made = fs.new_file(fs.new_dir(Ino::ROOT, "d"), "n");
+        // So does a power cut leave a creation of which only the name became durable.
+        life::zero_slot(&fs.core, fs.core.slot(made.ino).unwrap());
+        [made, file].into_iter().for_each(|file| fs.release(file));
+        lease::leave(&fs.core);
+        drop(fs);
+        volume.abandon();
+        let volume = mount_again(&region);
+        let fs = volume.fs();
+        let dir = fs.lookup(&root, Ino::ROOT, d).unwrap().ino;
+        let is_absent = || fs.lookup(&root, dir, n).err() == Some(Error::NotFound);
+        assert!(is_absent());
+        let died = dies(nth, || fs.release(fs.new_file(dir, "m")));
+        sweep(&fs.core);
+        assert!(is_absent(), "step {nth}: {:?}", fs.lookup(&root, dir, n));
+        fs.release(fs.new_file(dir, "n"));
+        fs.remove(dir, "n").unwrap();
+        let removed = fs.remove(dir, "m");
+        assert!(matches!(removed, Ok(()) | Err(Error::NotFound)), "step {nth}: {removed:?}");
+        fs.rmdir(&root, Ino::ROOT, d).unwrap();
+        assert_eq!(fs.core.damage_found(), None);
+        lease::leave(&fs.core);
+        drop(fs);
+        volume.unmount();
+        if !died {
+            assert!(nth > 3, "it has no steps");
+            break;
+        }
+    }
 }
