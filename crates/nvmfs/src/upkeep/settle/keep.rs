@@ -2,11 +2,14 @@
 //!
 //! While the dead thread worked, its own handle, or a bucket that it held, kept them alive. But another lane
 //! of the same dead process, settled at the same moment, may release that handle. If an inode died under the
-//! settler, its log pages would become another inode's while the settler reads them.
+//! settler, its log pages would become another inode's while the settler reads them. A block that the dead thread
+//! replaced would be freed by both.
 //!
 //! Invariants  I1  a kept inode is counted in the dead lane's own table, like a handle of the dead thread. If the settler dies too, the
 //!                 next settler releases it with the others.
-//!             I2  the settler waits at most [`RESOLVE`] for a thread that may be freeing the inode: that thread may be dead itself.
+//!             I2  the settler touches nothing of an inode that another lane has begun to end: that lane frees its blocks. It waits while
+//!                 another lane decides whether to. The own lane's claim is withdrawn before (`names::withdraw_claim`): otherwise settlers
+//!                 of two lanes would wait for each other.
 
 use super::living;
 use crate::ids::InodeId;
@@ -14,11 +17,8 @@ use crate::names::life;
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
+use crate::state::living::lives_on;
 use crate::state::opens;
-use std::time::{Duration, Instant};
-
-/// A living thread that checks whether an inode has handles needs less time than this.
-const RESOLVE: Duration = Duration::from_millis(20);
 
 /// An inode that the settler works on.
 pub struct Kept<'c> {
@@ -36,27 +36,27 @@ impl Kept<'_> {
     }
 }
 
-/// Keeps the inode of this number alive, if it exists and is not being freed.
+/// Keeps the inode of this number alive, if it exists and no thread has begun to end it (I2).
 pub fn keep<'c>(core: &'c Core, lane: u16, ino: u64) -> Option<Kept<'c>> {
     let inode = living(core, ino)?;
     let id = inode.id();
-    let began = Instant::now();
     loop {
         match opens::open(core, lane, inode, id.generation) {
             Ok(true) => return Some(Kept { inode, id, counted: true }),
             Ok(false) => {}
+            // No memory for a count. Threads that wait for its cells are better served by a settler that goes on.
             Err(_) => return Some(Kept { inode, id, counted: false }),
         }
         opens::lower(core, lane, inode, id.generation);
-        if inode.id() != id {
+        if !lives_on(core, inode, id.generation) {
             return None;
         }
-        if began.elapsed() > RESOLVE {
-            // The dead lane itself, or another dead one, was freeing it.
-            return Some(Kept { inode, id, counted: false });
-        }
-        std::thread::yield_now();
     }
+}
+
+/// The inode of this number, if it is kept.
+pub fn find<'c>(kept: &[Kept<'c>], ino: u64) -> Option<InodeRef<'c>> {
+    kept.iter().find(|kept| kept.inode.ino.0 == ino && kept.lives()).map(|kept| kept.inode)
 }
 
 /// Releases the kept inodes. Those without a name and a handle are freed.

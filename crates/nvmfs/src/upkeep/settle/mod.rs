@@ -6,7 +6,7 @@
 //! Invariants  I1  the caller holds the lane's lease, so its last holder is dead or has released it.
 //!             I2  nothing that the dead thread has written is trusted: numbers are checked before they are used, and a lock is
 //!                 released only if its own word names the lane.
-//!             I3  the settler waits for no lock, and every step may be repeated.
+//!             I3  the settler waits for no lock, only for a lane that decides whether an inode ends (`keep`). Every step may be repeated.
 //! Crash order C1  durable (chains flushed, fence) before visible; visible before unlocked; blocks are freed last, after the fence.
 
 mod chains;
@@ -191,6 +191,7 @@ fn settle_lane(core: &Core, number: u16) {
     // SAFETY: the lane is the caller's (I1).
     unsafe { guard.own.heap.drop_implausible_lists(&core.arena) };
     let mut garbage = Vec::new();
+    names::withdraw_claim(core, &guard);
     let kept = repair_chains(core, &mut guard, &mut garbage);
     flush_born(core, lane);
     step(Step::Settling);
@@ -203,7 +204,7 @@ fn settle_lane(core: &Core, number: u16) {
     for spare in garbage.drain(..) {
         core.free_map().give_if_used(spare);
     }
-    let (counts, mut changed) = transactions(core, guard.own, lane, number, &mut garbage);
+    let (counts, mut changed) = transactions(core, &mut guard, &kept, &mut garbage);
     names::prepare_names(core, &guard, &mut changed);
     // While nobody can clean the log: a settler that follows this one would take the inode for one without a name.
     names::forget_born_with_name(core, &guard, &changed);
@@ -213,7 +214,7 @@ fn settle_lane(core: &Core, number: u16) {
     // Not before either: the settler that follows this one finds the chains by it.
     guard.own.chains = Default::default();
     step(Step::Settling);
-    unlock_cells(core, lane, number);
+    unlock_cells(core, lane, number, &kept);
     step(Step::Settling);
     lane.end_dead(counts);
     names::settle(core, &mut guard, &changed);
@@ -296,23 +297,24 @@ fn living(core: &Core, ino: u64) -> Option<InodeRef<'_>> {
 }
 
 /// Applies the whole transactions among those that the lane was writing. Returns true if there was one, and
-/// their name records.
+/// their name records. Those of an inode that another lane ends are left out. Then the blocks of the call are free, unless it was
+/// committed: its cells may name them, and that lane may free them.
 fn transactions(
     core: &Core,
-    own: &mut LaneLocal,
-    lane: &Lane,
-    number: u16,
+    guard: &mut LaneGuard<'_>,
+    kept: &[Kept<'_>],
     garbage: &mut Vec<Extent>,
 ) -> (bool, Vec<Changed>) {
+    let (lane, number) = (guard.lane, guard.id);
     let (mut counts, mut changed) = (lane.state().committed(), Vec::new());
     for (ino, page, slot) in [lane.intent.log_before(), lane.intent.log()].into_iter().flatten() {
-        let Some(inode) = living(core, ino) else { continue };
+        let Some(inode) = keep::find(kept, ino) else { continue };
         let records = records::written(core, number, inode, page, slot);
         counts |= !records.is_empty();
         if !records.is_empty() && lane.state().active() {
             lane.commit();
         }
-        records::apply(core, own, number, inode, &records, garbage);
+        records::apply(core, guard.own, number, inode, &records, garbage);
         let names = records.into_iter().filter(|record| matches!(record, Record::Name { .. }));
         changed.extend(names.map(|record| Changed { home: ino, record, is_pending: false }));
     }
@@ -320,9 +322,9 @@ fn transactions(
 }
 
 /// Unlocks the cells that the lane meant to take and still holds. Their contents have not changed.
-fn unlock_cells(core: &Core, lane: &Lane, number: u16) {
+fn unlock_cells(core: &Core, lane: &Lane, number: u16, kept: &[Kept<'_>]) {
     let (ino, first, end) = lane.intent.cells();
-    let Some(inode) = core.slot(Ino(ino)) else { return };
+    let Some(inode) = keep::find(kept, ino) else { return };
     for cell in inode.volatile.index().runs(&core.arena, first, end).flat_map(|run| run.cells) {
         let lock_version = cell.lock_version();
         if lock_version.locked() && lock_version.lane() == number && cell.unlock(lock_version.version()) {

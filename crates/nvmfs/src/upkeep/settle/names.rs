@@ -294,16 +294,29 @@ fn lose(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, last: bool)
     }
 }
 
-/// Completes or undoes the freeing of an inode that the lane had begun.
+/// The inode of this number, if the lane has claimed its end.
+fn claimed<'c>(core: &'c Core, guard: &LaneGuard<'_>, ino: u64) -> Option<InodeRef<'c>> {
+    core.slot(Ino(ino)).filter(|inode| inode.volatile.claimer() == guard.id)
+}
+
+/// Withdraws the claim of the lane on an inode that it has not begun to end. Its note stays: [`end_half_ended`] asks again.
+pub fn withdraw_claim(core: &Core, guard: &LaneGuard<'_>) {
+    if let Some((ino, how)) = guard.lane.intent.freeing()
+        && how != Freeing::Begun
+        && let Some(inode) = claimed(core, guard, ino)
+    {
+        inode.volatile.unclaim(opens::claims_as(core, guard.id));
+    }
+}
+
+/// Completes the freeing of an inode that the lane had begun to end, or decides anew whether one ends whose claim was withdrawn.
 pub fn end_half_ended(core: &Core, guard: &mut LaneGuard<'_>) {
     let Some((ino, how)) = guard.lane.intent.freeing() else { return };
-    let mine = opens::claims_as(core, guard.id);
-    if let Some(inode) = core.slot(Ino(ino)).filter(|inode| inode.volatile.claimer() == guard.id) {
-        match how {
-            // Its blocks and its number are free at the next mount.
-            Freeing::Begun => life::dies(core, guard.id, inode),
-            _ => inode.volatile.unclaim(mine),
-        }
+    if how == Freeing::Begun
+        && let Some(inode) = claimed(core, guard, ino)
+    {
+        // Its blocks and its number are free at the next mount.
+        life::dies(core, guard.id, inode);
     }
     step(Step::Settling);
     guard.lane.intent.note_freeing(0, Freeing::None);

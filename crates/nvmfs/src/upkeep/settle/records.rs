@@ -8,37 +8,63 @@ use crate::file::cells::wake;
 use crate::file::{blocks, resize, shift};
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{Attributes, Blocks, FoundRecord, Record, lane_of, parse};
-use crate::ids::{BlockNo, Extent, PageNo, Version, add_extent};
+use crate::format::word::Line;
+use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version, add_extent};
 use crate::planted::{Bug, planted};
 use crate::state::cell::Map;
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lane::LaneLocal;
-use crate::upkeep::recovery::scan;
+use crate::steps::{Step, step};
 use crate::xattr;
+use heddle_arena::sync::atomic::fence;
+use std::sync::atomic::Ordering::Acquire;
 
-/// Records of the transaction that `lane` began in this slot; empty if it is not whole. Records behind it may
-/// be those of another lane that has used the chain since.
+/// Records of the transaction that `lane` began in this slot; empty if it is not whole. Only its own slots are read: the chain may be
+/// another lane's by now, which appends behind them, or has freed the page.
 pub fn written(core: &Core, lane: u16, inode: InodeRef<'_>, page: BlockNo, slot: u32) -> Vec<Record> {
     if !core.layout.holds(page, 1) {
         return Vec::new();
     }
-    let header = PageHeader::decode(core.seed, &core.region.line(page.pos()));
-    let Some(header) = header.filter(|header| header.owner == inode.id()) else { return Vec::new() };
+    let header = || PageHeader::decode(core.seed, &core.region.line(page.pos()));
+    let Some(before) = header().filter(|header| header.owner == inode.id()) else { return Vec::new() };
     let line = |slot: u32| core.region.line(slot_pos(page, slot));
-    let txn = match parse(header.record_seed(core.seed), inode.id(), slot, line) {
-        FoundRecord::Whole { txn, .. } if lane_of(&line(slot)) == lane => txn.first..txn.first + txn.slots,
-        _ => return Vec::new(),
-    };
-    match scan(core).page(inode.id(), &header, page, SLOTS + 1) {
-        Ok(found) => {
-            found.records.into_iter().filter(|(at, _)| txn.contains(at)).map(|(_, record)| record).collect()
-        }
-        Err(damage) => {
-            let _noted = core.damage(damage.0);
-            Vec::new()
-        }
+    let records = transaction(before.record_seed(core.seed), inode.id(), lane, slot, line);
+    step(Step::Settling);
+    // ORDERING: Acquire: the records were loaded before the header is loaded again. A lane that reuses the block clears its header and
+    // fences before it stores a record.
+    fence(Acquire);
+    records.filter(|_| header() == Some(before)).unwrap_or_default()
+}
+
+/// The records of the transaction that the lane began in this slot; `None` if it is not whole.
+fn transaction(
+    seed: u32,
+    home: InodeId,
+    lane: u16,
+    first: u32,
+    line: impl Fn(u32) -> Line,
+) -> Option<Vec<Record>> {
+    if !(1..=SLOTS).contains(&first) || lane_of(&line(first)) != lane {
+        return None;
     }
+    let (mut records, mut slot, mut end) = (Vec::new(), first, first + 1);
+    while slot < end {
+        let FoundRecord::Whole { record, slots, txn, mark: Some(true) } = parse(seed, home, slot, &line)
+        else {
+            return None;
+        };
+        if slot == first {
+            end = first + txn.slots;
+        }
+        let is_its = (txn.first, txn.first + txn.slots) == (first, end);
+        if !is_its || slot + slots > end || end > SLOTS + 1 {
+            return None;
+        }
+        records.push(record);
+        slot += slots;
+    }
+    Some(records)
 }
 
 /// Makes the records visible. Replaced blocks are added to `garbage`.
@@ -183,12 +209,53 @@ fn publish(
 mod tests {
     use super::*;
     use crate::format::extent_list;
+    use crate::format::record::Txn;
     use crate::state::lease;
     use crate::variant::Variant;
     use crate::volume::{MountOptions, format, mount};
     use heddle_pmem::Region;
     use heddle_vfs::short::Short;
-    use heddle_vfs::{FileSystem, Ino};
+    use heddle_vfs::{FileSystem, Ino, Time};
+
+    /// What is found of a transaction of lane 7 in a page, of which these records are stored: each at its slot, with its transaction.
+    fn found(stored: &[(u32, Txn, &Record)], first: u32) -> Option<Vec<Record>> {
+        let home = InodeId { ino: Ino(5), generation: 3 };
+        let mut lines = [[0; 8]; SLOTS as usize + 1];
+        for (slot, txn, record) in stored {
+            let mut draft = record.draft(home, 7);
+            for (at, line) in (*slot as usize..).zip(draft.seal(1, *slot, *txn, true)) {
+                lines[at] = *line;
+            }
+        }
+        transaction(1, home, 7, first, |slot| lines[slot as usize])
+    }
+
+    #[test]
+    fn a_transaction_is_found_only_if_all_of_it_is_there() {
+        let (mtime, ctime, atime) = (Time(0), Time(0), Time(0));
+        let sized = |size| Attributes { size, perm: 0, uid: 0, gid: 0, mtime, ctime, atime, change_count: 1 };
+        // Of two slots each.
+        let [a, b] = [1, 2].map(|size| Record::Attributes(sized(size)));
+        let txn = |first, slots| Txn { first, slots };
+        let both = Some(vec![a.clone(), b.clone()]);
+        assert_eq!(found(&[(9, txn(9, 4), &a), (11, txn(9, 4), &b)], 9), both);
+        assert_eq!(found(&[(60, txn(60, 4), &a), (62, txn(60, 4), &b)], 60), both, "the last of a page");
+        assert_eq!(found(&[(9, txn(9, 2), &a), (11, txn(11, 2), &b)], 9), Some(vec![a.clone()]));
+        for (stored, first) in [
+            (&[(9, txn(9, 4), &a)][..], 9),
+            (&[(9, txn(9, 4), &a), (11, txn(11, 2), &b)], 9),
+            (&[(9, txn(9, 4), &a), (11, txn(9, 2), &b)], 9),
+            (&[(9, txn(9, 3), &a), (11, txn(9, 3), &b)], 9),
+            (&[(9, txn(9, 4), &a), (11, txn(9, 4), &b)], 11),
+            (&[(9, txn(9, 4), &a), (11, txn(9, 4), &b)], 10),
+            (&[(9, txn(9, 0), &a)], 9),
+            (&[(62, txn(62, 4), &a)], 62),
+            (&[(9, txn(9, 2), &a)], 0),
+            (&[(9, txn(9, 2), &a)], SLOTS + 1),
+        ] {
+            assert_eq!(found(stored, first), None, "{stored:?} from {first}");
+        }
+    }
 
     #[test]
     fn each_page_of_a_write_has_its_block_of_the_list() {

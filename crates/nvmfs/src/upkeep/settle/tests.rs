@@ -12,6 +12,7 @@ mod lanes;
 mod lists;
 mod mounts;
 mod orphans;
+mod others;
 mod parts;
 mod still;
 mod times;
@@ -223,7 +224,7 @@ fn a_process_killed_at_any_step_blocks_nobody_and_tears_no_call() {
 fn a_settler_that_dies_is_followed_by_another() {
     for call in [&CALLS[2], &CALLS[3], &CALLS[5]] {
         let states = allowed(call);
-        for (nth, then) in (1..9).flat_map(|nth| (1..8).map(move |then| (nth, then))) {
+        for (nth, then) in (1..9).flat_map(|nth| (1..9).map(move |then| (nth, then))) {
             let bench = bench();
             let fs = bench.volume.fs();
             let died = dies(nth, || call.1(&fs, &bench.file));

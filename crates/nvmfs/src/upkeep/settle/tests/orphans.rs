@@ -191,10 +191,15 @@ fn a_circle_of_log_pages_ends_each_walk() {
 
 /// A child that dies when the record of its write is durable: its process and lane.
 fn dies_when_durable(bench: &Bench) -> (libc::pid_t, u16) {
+    dies_in_write(bench, Step::Durable)
+}
+
+/// A child that dies in this step of its write of the first page: its process and lane.
+pub fn dies_in_write(bench: &Bench, last: Step) -> (libc::pid_t, u16) {
     let core = &bench.volume.fs().core;
     let pid = child(|| {
-        hook::set(Some(Arc::new(|step| {
-            if step == Step::Durable {
+        hook::set(Some(Arc::new(move |step| {
+            if step == last {
                 // SAFETY: ends this process.
                 unsafe { libc::_exit(3) };
             }
@@ -224,7 +229,7 @@ fn store(core: &Core, block: BlockNo, words: Vec<u64>) {
 }
 
 /// Overwrites a record that is a transaction alone.
-fn forge(core: &Core, inode: InodeRef<'_>, (lane, page, slot): (u16, BlockNo, u32), record: &Record) {
+pub fn forge(core: &Core, inode: InodeRef<'_>, (lane, page, slot): (u16, BlockNo, u32), record: &Record) {
     let header = PageHeader::decode(core.seed, &core.region.line(page.pos())).unwrap();
     let mut draft = record.draft(inode.id(), lane);
     let sealed = draft.seal(header.record_seed(core.seed), slot, Txn { first: slot, slots: 1 }, true);

@@ -1,0 +1,167 @@
+//! What other lanes do while a settler works: they append to a chain of the dead, reuse its pages, and end its inodes.
+
+use super::super::{records, sweep};
+use super::handles::child;
+use super::orphans::{dies_in_write, forge};
+use super::*;
+use crate::file::blocks::data_blocks;
+use crate::format::page::slot_pos;
+use crate::format::record::{Blocks, Record};
+use crate::ids::{BlockNo, Extent, PageNo};
+use crate::names::life;
+use crate::state::core::Core;
+use crate::state::lane::Freeing;
+use crate::state::opens;
+use crate::steps::Step;
+use heddle_vfs::short::Short;
+
+/// The settler took what others stored while it looked for damage. Then nothing could be changed any more.
+#[test]
+fn records_that_others_store_behind_those_of_the_dead_are_no_damage() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = &fs.core;
+    let (_, lane) = dies_in_write(&bench, Step::Durable);
+    let inode = core.inode(bench.file.ino).unwrap();
+    let (_, page, slot) = core.lane(lane).intent.log().unwrap();
+    let alone = records::written(core, lane, inode, page, slot);
+    assert!(matches!(alone[..], [Record::Write { page: PageNo(0), pages: 1, .. }]), "{alone:?}");
+    // It looked at the first one's slot before that was stored.
+    let others = [slot + 2, slot + 3];
+    others.iter().for_each(|slot| forge(core, inode, (lane + 1, page, *slot), &alone[0]));
+    assert_eq!(records::written(core, lane, inode, page, slot), alone);
+    assert_eq!(core.damage_found(), None);
+    others.iter().for_each(|slot| core.region.store_line(slot_pos(page, *slot), &[0; 8]));
+    sweep(core);
+    let states = [state(&fs, &bench.file)];
+    drop(fs);
+    verify(bench, &states, "a chain that others use");
+}
+
+#[test]
+fn records_in_a_page_that_is_reused_meanwhile_are_not_the_deads() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = Arc::clone(&fs.core);
+    let (_, lane) = dies_in_write(&bench, Step::Durable);
+    let inode = core.inode(bench.file.ino).unwrap();
+    let (_, page, slot) = core.lane(lane).intent.log().unwrap();
+    let (at, header) = (Arc::clone(&core), core.region.line(page.pos()));
+    hook::set(Some(Arc::new(move |_| at.region.store_line(page.pos(), &[0; 8]))));
+    assert_eq!(records::written(&core, lane, inode, page, slot), []);
+    hook::set(None);
+    core.region.store_line(page.pos(), &header);
+    assert_eq!(records::written(&core, lane, inode, page, slot).len(), 1);
+    sweep(&core);
+    let states = [state(&fs, &bench.file)];
+    drop((fs, core));
+    verify(bench, &states, "a page that was reused");
+}
+
+fn is_free(core: &Core, block: BlockNo) -> bool {
+    let extent = Extent { block, count: 1 };
+    let free = core.free_map().claim(extent);
+    if free {
+        core.free_map().give(extent);
+    }
+    free
+}
+
+/// Both freed the blocks that the dead one's write had replaced.
+#[test]
+fn a_settler_leaves_an_inode_alone_that_another_lane_ends() {
+    for last in [Step::Durable, Step::Happened] {
+        let bench = bench();
+        let fs = bench.volume.fs();
+        let core = &fs.core;
+        fs.remove(Ino::ROOT, "f").unwrap();
+        let (_, lane) = dies_in_write(&bench, last);
+        let inode = core.inode(bench.file.ino).unwrap();
+        let (_, page, slot) = core.lane(lane).intent.log().unwrap();
+        let written = records::written(core, lane, inode, page, slot);
+        let [Record::Write { blocks: Blocks::At(new), .. }] = written[..] else { panic!("{written:?}") };
+        let mut guard = lease::enter(core).unwrap();
+        assert!(inode.volatile.claim(opens::claims_as(core, guard.id)));
+        guard.lane.intent.note_freeing(inode.ino.0, Freeing::Begun);
+        let list = data_blocks(core, inode);
+        std::thread::scope(|scope| _ = scope.spawn(|| sweep(core)).join().unwrap());
+        let blocks = list.iter().flat_map(|extent| (0..extent.count).map(|n| extent.block.plus(n)));
+        let free: Vec<BlockNo> = blocks.filter(|block| is_free(core, *block)).collect();
+        assert_eq!(free, [], "{last:?}: blocks of the lane that ends the inode");
+        // Behind its commit, cells may have named the new block, and the list too.
+        assert_eq!(is_free(core, new), last == Step::Durable, "{last:?}");
+        life::end(core, &mut guard, inode);
+        drop(guard);
+        assert_eq!(core.damage_found(), None);
+        fs.release(bench.file);
+        lease::leave(core);
+        drop(fs);
+        bench.volume.abandon();
+    }
+}
+
+/// It waited for 20 ms. Then it changed what the other one might already be ending.
+#[test]
+fn a_settler_waits_until_another_lane_knows_whether_an_inode_ends() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = &fs.core;
+    fs.remove(Ino::ROOT, "f").unwrap();
+    dies_in_write(&bench, Step::Durable);
+    let inode = core.inode(bench.file.ino).unwrap();
+    let guard = lease::enter(core).unwrap();
+    let by = opens::claims_as(core, guard.id);
+    assert!(inode.volatile.claim(by));
+    guard.lane.intent.note_freeing(inode.ino.0, Freeing::Claimed);
+    let mut has_waited = false;
+    std::thread::scope(|scope| {
+        let settler = scope.spawn(|| sweep(core));
+        std::thread::sleep(Duration::from_millis(200));
+        has_waited = !settler.is_finished();
+        inode.volatile.unclaim(by);
+        guard.lane.intent.note_freeing(0, Freeing::None);
+    });
+    drop(guard);
+    assert!(has_waited);
+    let mut page = [0; PAGE as usize];
+    assert_eq!(fs.read(&bench.file, 0, &mut page), Ok(PAGE as usize));
+    assert_eq!(page, [1; PAGE as usize], "the write of the dead one was durable");
+    assert_eq!(core.damage_found(), None);
+    let ino = bench.file.ino;
+    fs.release(bench.file);
+    assert_eq!(core.slot(ino).unwrap().volatile.generation(), 0, "nobody ended it");
+    lease::leave(core);
+}
+
+/// Each settler would have waited for the other one's claim.
+#[test]
+fn lanes_that_died_with_claims_on_each_others_inodes_are_settled() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = &fs.core;
+    let other = fs.new_file(Ino::ROOT, "g");
+    ["f", "g"].iter().for_each(|name| fs.remove(Ino::ROOT, name).unwrap());
+    for (writes, ends) in [(&bench.file, &other), (&other, &bench.file)] {
+        let pid = child(|| {
+            let guard = lease::enter(core).unwrap();
+            guard.lane.begin(writes.ino, PageNo(0), PageNo(1));
+            let inode = core.slot(ends.ino).unwrap();
+            guard.lane.intent.note_freeing(ends.ino.0, Freeing::Claimed);
+            assert!(inode.volatile.claim(opens::claims_as(core, guard.id)));
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(3) };
+        });
+        assert_eq!(libc::WEXITSTATUS(ended(pid, 0)), 3);
+    }
+    let began = Instant::now();
+    sweep(core);
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert_eq!(core.damage_found(), None);
+    for file in [bench.file, other] {
+        let ino = file.ino;
+        assert!(fs.getattr(ino).is_ok(), "it is open");
+        fs.release(file);
+        assert_eq!(core.slot(ino).unwrap().volatile.generation(), 0, "nobody ended it");
+    }
+    lease::leave(core);
+}
