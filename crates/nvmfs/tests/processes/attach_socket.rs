@@ -105,7 +105,8 @@ fn what_a_client_sends_besides_costs_the_daemon_nothing() {
         // As many descriptors as one packet may carry, with and without a greeting.
         let packet = if round % 2 == 0 { rubbish::greeting() } else { vec![0; 24] };
         let answer = rubbish::ask(shared.socket(), &packet, 253);
-        assert!(answer.is_some_and(|answer| !rubbish::is_welcome(&answer)), "rubbish was let in");
+        // From Linux 6.16 on the kernel refuses to send it.
+        assert!(answer.is_none_or(|answer| !rubbish::is_welcome(&answer)), "rubbish was let in");
     }
     lets_in(&shared);
     // Other tests of this process open and close files meanwhile.

@@ -156,14 +156,26 @@ fn the_end_waits_for_no_thread_that_a_peer_holds_up() {
     lingers.set_nonblocking(true).unwrap();
     while lingers.write(&[0; 1 << 16]).is_ok() {}
     rustix::net::sockopt::set_socket_linger(&lingers, Some(THREAD_END_MAX * 12)).unwrap();
-    let client = seqpacket().unwrap();
-    connect(&client, &SocketAddrUnix::new_abstract_name(&name).unwrap()).unwrap();
+    let connected = || {
+        let client = seqpacket().unwrap();
+        connect(&client, &SocketAddrUnix::new_abstract_name(&name).unwrap()).unwrap();
+        client
+    };
+    let until_read = |client: &OwnedFd| {
+        while unread(client) > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    // The thread is kept at another peer's rubbish, so that its descriptor of the TCP socket is the last one.
+    let (first, client) = (connected(), connected());
+    let kept = server.ended.lock().unwrap();
+    wire::send(&first, b"rubbish", &[]).unwrap();
+    until_read(&first);
     let hello = Hello::new(Want::Counters, AttachToken::default());
     wire::send(&client, hello.as_bytes(), &[lingers.as_fd()]).unwrap();
     drop(lingers);
-    while unread(&client) > 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    drop(kept);
+    until_read(&client);
     let (ended, began) = (Arc::clone(&server.ended), Instant::now());
     assert!(!server.close(), "nothing held it up: this tests nothing");
     assert!(began.elapsed() < THREAD_END_MAX * 6, "{:?}", began.elapsed());
