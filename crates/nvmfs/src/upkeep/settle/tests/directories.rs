@@ -121,7 +121,7 @@ fn chains_that_the_dead_borrowed_are_free_again() {
 
 /// Its name became visible, while nothing could be looked up by it, and its directory could not be emptied.
 #[test]
-fn a_name_without_an_inode_stays_hidden_when_its_bucket_is_filled_anew() {
+fn a_name_without_an_inode_stays_hidden_from_settlers() {
     let (root, d, n) = (Cred::root(), Name::new(b"d").unwrap(), Name::new(b"n").unwrap());
     for nth in 1.. {
         let Bench { region, volume, file } = bench();
