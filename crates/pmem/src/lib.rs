@@ -40,7 +40,7 @@ mod open;
 pub mod planted;
 mod presence;
 mod probe;
-mod process;
+pub mod process;
 mod region;
 mod set_once;
 mod simulator;

@@ -107,7 +107,7 @@ impl Table {
     /// `None`: this is a signal handler, in the middle of another change.
     #[inline]
     fn change<T>(&self, change: impl FnOnce() -> T) -> Option<T> {
-        let process = process::number();
+        let process = process::generation();
         if self.process.get() != process {
             self.len.set(0);
             self.busy.set(false);

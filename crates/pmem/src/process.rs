@@ -1,10 +1,10 @@
-//! A number for this process, by which a forked child knows what it has copied from its parent.
+//! The generation of this process, by which a forked child knows what it has copied from its parent.
 //!
-//! State       one page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14), with the process's number in it; and the
-//!             last number in this line of forks, which a fork copies: a child takes the next one. The kernel's process numbers would
-//!             not do: parent and child may both be number 1 of their namespaces.
+//! State       one page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14), with the process's generation in it; and the
+//!             last generation in this line of forks, which a fork copies: a child takes the next one. Process numbers would not
+//!             do: parent and child may both be number 1 of their namespaces.
 //! Invariants  I1  no lock and no heap: a fork in the middle leaves the child nothing to wait for.
-//! Orderings   O1  the page's address (Release) pairs with the Acquire in `number`.
+//! Orderings   O1  the page's address (Release) pairs with the Acquire in `generation`.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ptr::null_mut;
@@ -18,7 +18,7 @@ static NO_PAGE: AtomicU32 = AtomicU32::new(0);
 
 /// A number that differs from those of all processes whose memory this one has inherited; never 0.
 #[inline]
-pub(crate) fn number() -> u32 {
+pub fn generation() -> u32 {
     // ORDERING: Acquire, O1.
     let mut page = PAGE.load(Acquire);
     if page.is_null() {
@@ -29,6 +29,25 @@ pub(crate) fn number() -> u32 {
     // ORDERING: Relaxed, the exchange in `first` decides.
     let known = word.load(Relaxed);
     if known != 0 { known } else { first(word) }
+}
+
+/// The page, if it is there and the kernel wipes it.
+fn page() -> Option<&'static AtomicU32> {
+    // ORDERING: Acquire, O1.
+    // SAFETY: null, a page that is never unmapped, or a static.
+    unsafe { PAGE.load(Acquire).as_ref() }.filter(|page| !std::ptr::eq(*page, &NO_PAGE))
+}
+
+/// Returns true if [`begin_anew`] is possible.
+pub fn may_begin_anew() -> bool {
+    page().is_some()
+}
+
+/// Makes this process a new one, as a fork makes the child. No thread uses a region.
+pub fn begin_anew() {
+    if let Some(word) = page() {
+        word.store(0, SeqCst);
+    }
 }
 
 #[cold]
@@ -71,17 +90,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_forked_child_has_a_number_of_its_own() {
-        let mine = number();
-        assert!(mine != 0 && number() == mine);
-        // SAFETY: child and grandchild compare numbers, and leave by `_exit`.
+    fn a_child_and_a_process_that_begins_anew_are_new() {
+        let mine = generation();
+        assert!(mine != 0 && generation() == mine);
+        // SAFETY: child and grandchild compare generations, and leave by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let its = number();
+            let its = generation();
             // SAFETY: as above.
             let grandchild = unsafe { libc::fork() };
             if grandchild == 0 {
-                let good = ![0, mine, its].contains(&number());
+                let its_own = generation();
+                let is_new = ![0, mine, its].contains(&its_own) && may_begin_anew();
+                begin_anew();
+                let anew = generation();
+                let good = is_new && ![0, mine, its, its_own].contains(&anew) && anew == generation();
                 // SAFETY: ends this process.
                 unsafe { libc::_exit(i32::from(!good)) };
             }
@@ -89,12 +112,12 @@ mod tests {
             // SAFETY: room for the answer; ends this process.
             unsafe {
                 libc::waitpid(grandchild, &mut status, 0);
-                libc::_exit(i32::from(its == 0 || its == mine || its != number() || status != 0));
+                libc::_exit(i32::from(its == 0 || its == mine || its != generation() || status != 0));
             }
         }
         let mut status = 0;
         // SAFETY: room for the answer.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!((status, number()), (0, mine));
+        assert_eq!((status, generation()), (0, mine));
     }
 }

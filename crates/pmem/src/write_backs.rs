@@ -78,7 +78,7 @@ impl Default for WriteBacks {
 
 impl WriteBacks {
     pub(crate) fn begin(&self) -> WriteBack<'_> {
-        let process = process::number();
+        let process = process::generation();
         let call = u64::from(process) << 32 | u64::from(self.calls_so_far.fetch_add(2, SeqCst));
         loop {
             let left = self.left.load(SeqCst);
@@ -115,7 +115,7 @@ impl WriteBacks {
 impl WriteBack<'_> {
     /// Ends this call, and waits until all that overlap it have noted their result.
     pub(crate) fn end_and_wait(self) {
-        let (all, process) = (self.all, process::number());
+        let (all, process) = (self.all, process::generation());
         drop(self);
         // I2.
         let under_way = all.places.each_ref().map(|place| {
