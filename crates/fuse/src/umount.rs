@@ -314,7 +314,7 @@ pub(crate) fn holders(dir: &Path) -> Vec<Holder> {
 
 fn uses(pid: u32, dir: &Path) -> bool {
     let below = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
-    let process = procfs::directory(pid);
+    let (process, maps) = procfs::directory_and_maps(pid);
     if ["cwd", "root", "exe"].iter().any(|link| below(process.join(link))) {
         return true;
     }
@@ -322,7 +322,6 @@ fn uses(pid: u32, dir: &Path) -> bool {
     if descriptors.is_ok_and(|entries| entries.flatten().any(|entry| below(entry.path()))) {
         return true;
     }
-    let maps = procfs::maps(pid).unwrap_or_default();
     let inside = [dir.as_os_str().as_bytes(), b"/"].concat();
     maps.split(|b| *b == b'\n').any(|line| {
         let path = line.iter().position(|b| *b == b'/').map(|at| &line[at..]);

@@ -38,9 +38,15 @@ pub fn maps(pid: u32) -> io::Result<Vec<u8>> {
     find(pid).map(|(_, table)| table)
 }
 
-/// The directory that shows a process's descriptors, working directory, root and program.
+/// The directory that shows a process's descriptors, working directory, root and program; and the table of its mappings, which is empty
+/// if it cannot be read.
+pub fn directory_and_maps(pid: u32) -> (PathBuf, Vec<u8>) {
+    find(pid).unwrap_or_else(|_| (of_process(pid), Vec::new()))
+}
+
+/// The directory of [`directory_and_maps`].
 pub fn directory(pid: u32) -> PathBuf {
-    find(pid).map_or_else(|_| of_process(pid), |(dir, _)| dir)
+    directory_and_maps(pid).0
 }
 
 fn of_process(pid: u32) -> PathBuf {
