@@ -330,4 +330,4 @@ pub(crate) fn geometry(found: &Superblock, device_blocks: u64) -> Result<Geometr
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

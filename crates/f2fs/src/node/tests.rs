@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::checksum::checksum;
-use crate::device::Access;
-use crate::format::{BLOCK_BYTES, NatEntry, node_flag};
+use crate::format::{NatEntry, node_flag};
+use crate::superblock::tests::{small, small_device};
 use zerocopy::little_endian::U32;
 
 const MAIN: u32 = 4096;
@@ -19,22 +19,7 @@ struct Scene {
 
 /// The table has these entries: number, inode, block.
 fn scene(entries: &[(u32, u32, u32)], seed: Option<u32>) -> Scene {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    file.as_file().set_len((u64::from(MAIN_END) + 512) * BLOCK_BYTES as u64).unwrap();
-    let device = Device::open(file.path(), Access::Write).unwrap();
-    let geometry = Geometry {
-        blocks: u64::from(MAIN_END),
-        segments_per_section: 1,
-        checkpoint: BlockAddr(512),
-        checkpoint_payload: 0,
-        sit: BlockAddr(1536),
-        sit_segments: 2,
-        nat: BlockAddr(2560),
-        nat_segments: 2,
-        ssa: BlockAddr(3584),
-        main: BlockAddr(MAIN),
-        main_segments: 16,
-    };
+    let ((file, device), geometry) = (small_device(), small());
     let entry = |(nid, ino, addr): &(u32, u32, u32)| {
         (Nid(*nid), NatEntry { version: 0, ino: U32::new(*ino), addr: U32::new(*addr) })
     };

@@ -9,6 +9,31 @@ use zerocopy::little_endian::{U32, U64};
 
 const DEVICE_BLOCKS: u64 = 512 * 24;
 
+/// Of 24 segments, of which 16 are of nodes and data: those from block 4096 on.
+pub(crate) fn small() -> Geometry {
+    Geometry {
+        blocks: DEVICE_BLOCKS,
+        segments_per_section: 1,
+        checkpoint: BlockAddr(512),
+        checkpoint_payload: 0,
+        sit: BlockAddr(1536),
+        sit_segments: 2,
+        nat: BlockAddr(2560),
+        nat_segments: 2,
+        ssa: BlockAddr(3584),
+        main: BlockAddr(4096),
+        main_segments: 16,
+    }
+}
+
+/// A device with room for [`small`] and a segment more.
+pub(crate) fn small_device() -> (tempfile::NamedTempFile, Device) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len((DEVICE_BLOCKS + 512) * BLOCK_BYTES as u64).unwrap();
+    let device = Device::open(file.path(), Access::Write).unwrap();
+    (file, device)
+}
+
 /// Of 24 segments: superblocks, two of checkpoints, two of SIT, two of NAT, one of SSA, and 16 of nodes and data.
 fn whole() -> Superblock {
     let mut sb = Superblock::new_zeroed();

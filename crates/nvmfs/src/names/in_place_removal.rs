@@ -122,24 +122,30 @@ impl NameRecords<'_> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::fs::NvmFs;
     use crate::names::table;
     use crate::state::lease;
-    use crate::volume::{MountOptions, format, mount};
+    use crate::volume::{MountOptions, Volume, format, mount};
     use heddle_pmem::Region;
     use heddle_vfs::short::Short;
     use heddle_vfs::{FileSystem, Ino};
     use std::sync::{Arc, mpsc};
     use std::time::Duration;
 
-    /// Two that look would keep each other from the chains.
-    #[test]
-    fn one_call_at_a_time_looks_for_the_records_of_a_name() {
+    fn with_file_f() -> (Volume, NvmFs) {
         let region = Region::anonymous(8 << 20).unwrap();
         format(&region, crate::variant::Variant::Heddle).unwrap();
         let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
         let volume = mount(region, &options).unwrap();
         let fs = volume.fs();
         fs.release(fs.new_file(Ino::ROOT, "f"));
+        (volume, fs)
+    }
+
+    /// Two that look would keep each other from the chains.
+    #[test]
+    fn one_call_at_a_time_looks_for_the_records_of_a_name() {
+        let (volume, fs) = with_file_f();
         let core = Arc::clone(&fs.core);
         let guard = lease::enter(&core).unwrap();
         let other = core.inode(Ino::ROOT).unwrap().volatile.heads.lock();
@@ -161,12 +167,7 @@ mod tests {
 
     #[test]
     fn records_that_make_a_name_at_its_version_alone_are_found() {
-        let region = Region::anonymous(8 << 20).unwrap();
-        format(&region, crate::variant::Variant::Heddle).unwrap();
-        let options = MountOptions { arena_bytes: 64 << 20, ..MountOptions::default() };
-        let volume = mount(region, &options).unwrap();
-        let fs = volume.fs();
-        fs.release(fs.new_file(Ino::ROOT, "f"));
+        let (volume, fs) = with_file_f();
         fs.release(fs.new_file(Ino::ROOT, "a name that takes more than one slot of the log, as it is long"));
         fs.release(fs.new_file(Ino::ROOT, "g"));
         let core = Arc::clone(&fs.core);

@@ -129,20 +129,26 @@ impl Bench {
 
     /// Runs `work` in a process that ends then, with all that it has.
     pub fn dies_after(&self, work: impl FnOnce()) {
-        // SAFETY: the child works and leaves by `_exit`; it touches no lock that another thread of this program may have held at the fork,
-        // but the allocator's, which glibc keeps usable.
-        let pid = unsafe { libc::fork() };
-        assert!(pid >= 0);
-        if pid == 0 {
-            work();
-            // SAFETY: ends this process.
-            unsafe { libc::_exit(0) };
-        }
+        let pid = child(work);
         let mut status = 0;
         // SAFETY: room for the answer.
         assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
         assert_eq!(status, 0);
     }
+}
+
+/// Runs `work` in a child.
+pub fn child(work: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: the child works and leaves by `_exit`; it touches no lock that another thread of this program may have held at the fork, but
+    // the allocator's, which glibc keeps usable.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        work();
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(0) };
+    }
+    pid
 }
 
 fn options() -> MountOptions<'static> {

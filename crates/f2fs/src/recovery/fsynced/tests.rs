@@ -1,9 +1,9 @@
 //! Which nodes behind a checkpoint count, and what they say.
 
 use super::*;
-use crate::device::Access;
-use crate::format::{BLOCK_BYTES, CheckpointHead, inline_flag};
+use crate::format::{CheckpointHead, inline_flag};
 use crate::node::{inode_of_mut, pointers_of_mut};
+use crate::superblock::tests::{small, small_device};
 use zerocopy::little_endian::U16;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -14,42 +14,19 @@ const MARK: u32 = node_flag::FSYNC;
 const MADE: u32 = node_flag::FSYNC | node_flag::DENTRY;
 const CRC: u32 = 0xabcd_0001;
 
-fn geometry() -> Geometry {
-    Geometry {
-        blocks: 512 * 24,
-        segments_per_section: 1,
-        checkpoint: BlockAddr(512),
-        checkpoint_payload: 0,
-        sit: BlockAddr(1536),
-        sit_segments: 2,
-        nat: BlockAddr(2560),
-        nat_segments: 2,
-        ssa: BlockAddr(3584),
-        main: BlockAddr(MAIN),
-        main_segments: 16,
-    }
-}
-
-fn device() -> (tempfile::NamedTempFile, Device) {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    file.as_file().set_len(512 * 25 * BLOCK_BYTES as u64).unwrap();
-    let device = Device::open(file.path(), Access::Write).unwrap();
-    (file, device)
-}
-
 /// A table of these inodes, by number and owner.
 fn nat(entries: &[(u32, u32)]) -> Nat {
     let entry = |(nid, ino): &(u32, u32)| {
         (Nid(*nid), NatEntry { version: *nid as u8, ino: U32::new(*ino), addr: U32::new(MAIN) })
     };
-    Nat::new(&geometry(), vec![0; 64], entries.iter().map(entry).collect())
+    Nat::new(&small(), vec![0; 64], entries.iter().map(entry).collect())
 }
 
 fn checkpoint(version: u64, flags: u32) -> Checkpoint {
     let mut head = CheckpointHead::new_zeroed();
     (head.version, head.flags) = (version.into(), U32::new(flags));
     (head.node_segment[1], head.node_offset[1]) = (U32::new(2), U16::new(5));
-    let mut checkpoint = Checkpoint::before_the_first(&geometry(), head);
+    let mut checkpoint = Checkpoint::before_the_first(&small(), head);
     checkpoint.crc = CRC;
     checkpoint
 }
@@ -95,7 +72,7 @@ fn a_node_is_later_by_the_version_that_its_checkpoint_gives() {
 
 #[test]
 fn a_chain_ends_at_the_last_mark_of_each_file() {
-    let ((_file, device), geometry) = (device(), geometry());
+    let ((_file, device), geometry) = (small_device(), small());
     let nodes = Nodes::new(nat(&[]), Some(1), None);
     let read = |checkpoint: &Checkpoint| -> Vec<u32> {
         let chain = Chain::read(&device, &geometry, checkpoint, &nodes);
@@ -159,7 +136,7 @@ fn inode(node: &mut NodeBlock, links: u32, name: &[u8], name_bytes: u32) {
 
 #[test]
 fn nodes_count_of_files_that_are_known_or_made_again() {
-    let (_file, device) = device();
+    let (_file, device) = small_device();
     // 60 is a node of inode 61.
     let nat = nat(&[(10, 10), (11, 10), (60, 61)]);
     let chain = Chain(vec![
@@ -194,7 +171,7 @@ fn nodes_count_of_files_that_are_known_or_made_again() {
 
 #[test]
 fn inodes_with_links_are_named_ones() {
-    let (_file, device) = device();
+    let (_file, device) = small_device();
     let chain = Chain(vec![link(0, 10, 10, MARK), link(1, 20, 20, MARK), link(2, 31, 30, MARK)]);
     for (link, links) in chain.0.iter().zip([0, 1, 1]) {
         put(&device, link, 0, 0, |node| inode(node, links, b"name", 4));
@@ -204,11 +181,11 @@ fn inodes_with_links_are_named_ones() {
 
 #[test]
 fn direct_nodes_behind_the_last_inode_say_how_long_their_file_is() {
-    let (_file, device) = device();
+    let (_file, device) = small_device();
     // Node 11 is where the checkpoint has it, and leads to two blocks.
     let at = FIRST + 40;
     let nat = Nat::new(
-        &geometry(),
+        &small(),
         vec![0; 64],
         vec![(Nid(11), NatEntry { version: 0, ino: U32::new(10), addr: U32::new(at) })],
     );

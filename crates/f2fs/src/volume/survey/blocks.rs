@@ -86,21 +86,10 @@ mod tests {
     use super::*;
     use crate::ids::Segno;
     use crate::segments::tests::table;
+    use crate::superblock::tests::small;
 
     fn geometry() -> Geometry {
-        Geometry {
-            blocks: 512 * 20,
-            segments_per_section: 1,
-            checkpoint: BlockAddr(512),
-            checkpoint_payload: 0,
-            sit: BlockAddr(1536),
-            sit_segments: 2,
-            nat: BlockAddr(2560),
-            nat_segments: 2,
-            ssa: BlockAddr(3584),
-            main: BlockAddr(5120),
-            main_segments: 8,
-        }
+        Geometry { blocks: 512 * 20, main: BlockAddr(5120), main_segments: 8, ..small() }
     }
 
     fn told(owners: &mut Owners<'_>, ranges: &[(u32, u64)]) -> Vec<String> {

@@ -6,6 +6,7 @@ use crate::alloc::{Purpose, take_block};
 use crate::log::chain;
 use crate::names::locks::{Locks, NamePlace};
 use crate::names::{in_place_removal, life};
+use crate::volume::bench::child;
 use heddle_vfs::short::Short;
 use heddle_vfs::{SetXattr, XattrName};
 
@@ -96,7 +97,7 @@ fn chains_that_the_dead_borrowed_are_free_again() {
     fs.release(fs.new_file(Ino::ROOT, "g"));
     let dir = core.inode(Ino::ROOT).unwrap();
     // The parent keeps the chains that there are.
-    let pid = handles::child(|| {
+    let pid = child(|| {
         let guard = lease::enter(core).unwrap();
         let key = table::key(core, b"g");
         let place = NamePlace { dir, hash: key.hash };

@@ -1,12 +1,12 @@
 //! Processes that die in a call whose change of names was complete, and which others have changed since.
 
 use super::super::{records, sweep};
-use super::handles::child;
 use super::*;
 use crate::ids::InodeId;
 use crate::names::ops;
 use crate::steps::Step;
 use crate::upkeep::garbage;
+use crate::volume::bench::child;
 use heddle_vfs::short::Short;
 use heddle_vfs::{FileKind, NewNode};
 use std::io::{Read, Write, pipe};

@@ -5,6 +5,7 @@ use super::super::sweep;
 use super::{Bench, PAGE, bench, dies, ended};
 use crate::fs::NvmFs;
 use crate::state::lease;
+use crate::volume::bench::child;
 use heddle_arena::sync::atomic::AtomicU32;
 use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags};
 use std::sync::atomic::Ordering::SeqCst;
@@ -24,20 +25,6 @@ fn unnamed(fs: &NvmFs, name: &[u8]) -> Handle {
 
 fn open(fs: &NvmFs, ino: Ino) -> Handle {
     fs.open(&Cred::root(), ino, OpenFlags::READ_WRITE).unwrap()
-}
-
-/// A child that does this and ends at once, with all it has.
-pub fn child(work: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: the child works and leaves by `_exit`; it touches no lock that another thread of this program may have held at the fork, but
-    // the allocator's, which glibc keeps usable.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0);
-    if pid == 0 {
-        work();
-        // SAFETY: ends this process.
-        unsafe { libc::_exit(0) };
-    }
-    pid
 }
 
 fn sleep_for_ever() -> ! {

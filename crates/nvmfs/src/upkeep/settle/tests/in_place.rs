@@ -1,12 +1,12 @@
 //! A name that was removed in the log itself: its process died before it could say which inode has lost a name.
 
 use super::super::sweep;
-use super::handles::child;
 use super::*;
 use crate::alloc::{Purpose, take_block};
 use crate::log::chain;
 use crate::names::in_place_removal;
 use crate::names::locks::{Locks, NamePlace};
+use crate::volume::bench::child;
 use heddle_vfs::short::Short;
 use heddle_vfs::{FileKind, NewNode};
 use std::sync::Barrier;

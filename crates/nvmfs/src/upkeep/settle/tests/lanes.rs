@@ -2,7 +2,6 @@
 //! exec, a bucket that has become another directory's.
 
 use super::super::{Rounds, lanes, sweep};
-use super::handles::child;
 use super::{PAGE, bench, dies, ended, state, verify};
 use crate::log::chain;
 use crate::names::table;
@@ -10,12 +9,30 @@ use crate::state::core::Core;
 use crate::state::lease;
 use crate::state::wait::holders;
 use crate::steps::{Step, hook, step};
+use crate::volume::bench::child;
 use heddle_arena::sync::atomic::AtomicU32;
 use heddle_arena::{Holder, LaneId};
 use heddle_vfs::short::{Short, name, root};
-use heddle_vfs::{FileSystem, Ino};
+use heddle_vfs::{FileSystem, Ino, procfs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// Waits until it is so.
+#[track_caller]
+fn until(is_so: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "it does not come so far");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// The lanes of other processes.
+fn held_by_others(core: &Core) -> Vec<(LaneId, Holder)> {
+    let (table, mine) = (core.lane_table(), core.process_slot().unwrap().tag());
+    let all = lanes(core).filter_map(|lane| Some((LaneId(lane), table.holder(&core.arena, LaneId(lane))?)));
+    all.filter(|(_, holder)| holder.process() != mine).collect()
+}
 
 /// Among clients that came and went beside others who wrote, settlers read logs whose pages others were freeing: "damage was found".
 #[test]
@@ -184,18 +201,9 @@ fn crash_a_process_whose_first_thread_had_ended_lost_its_lanes() {
             });
         }
     });
-    let began = std::time::Instant::now();
     let has_ended = || std::fs::read(format!("/proc/{pid}/maps")).unwrap().is_empty();
-    while ready.load(SeqCst) == 0 || !has_ended() {
-        assert!(began.elapsed() < std::time::Duration::from_secs(60), "the child does not come so far");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    let (table, mine) = (core.lane_table(), core.process_slot().unwrap().tag());
-    let held = || -> Vec<(LaneId, Holder)> {
-        let all =
-            lanes(core).filter_map(|lane| Some((LaneId(lane), table.holder(&core.arena, LaneId(lane))?)));
-        all.filter(|(_, holder)| holder.process() != mine).collect()
-    };
+    until(|| ready.load(SeqCst) != 0 && has_ended());
+    let (table, held) = (core.lane_table(), || held_by_others(core));
     let before = held();
     let [(lane, holder)] = before[..] else { panic!("{before:?}") };
     let processes = holders::of(core, holder.process()).unwrap();
@@ -208,11 +216,10 @@ fn crash_a_process_whose_first_thread_had_ended_lost_its_lanes() {
     unsafe { libc::kill(pid, libc::SIGKILL) };
     ended(pid, 0);
     // Its own child holds the process slot until it ends, too.
-    let began = std::time::Instant::now();
-    while !held().is_empty() {
-        assert!(began.elapsed() < std::time::Duration::from_secs(60), "the dead one's lane is not settled");
+    until(|| {
         sweep(core);
-    }
+        held().is_empty()
+    });
     let states = [state(&fs, &bench.file)];
     drop(fs);
     verify(bench, &states, "a process without its first thread");
@@ -238,26 +245,16 @@ fn a_silently_ended_threads_lane_is_found_when_somebody_waits() {
             // This one ends as it should. Its lane stays, for the file.
             let opener = scope.spawn(|| fs.new_file(Ino::ROOT, "opened"));
             let _opened = opener.join().unwrap();
-            while std::fs::read_dir("/proc/self/task").unwrap().count() > 1 {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
+            // The kernel's own list may lack one while another ends.
+            until(|| procfs::threads(std::process::id()).unwrap().len() == 1);
             ready.store(1, SeqCst);
             loop {
                 std::thread::park();
             }
         });
     });
-    let began = std::time::Instant::now();
-    while ready.load(SeqCst) == 0 {
-        assert!(began.elapsed() < std::time::Duration::from_secs(60), "the child does not come so far");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    let (table, mine) = (core.lane_table(), core.process_slot().unwrap().tag());
-    let held = || -> Vec<(LaneId, Holder)> {
-        let all =
-            lanes(core).filter_map(|lane| Some((LaneId(lane), table.holder(&core.arena, LaneId(lane))?)));
-        all.filter(|(_, holder)| holder.process() != mine).collect()
-    };
+    until(|| ready.load(SeqCst) != 0);
+    let (table, held) = (core.lane_table(), || held_by_others(core));
     let before = held();
     assert_eq!(before.iter().filter(|(_, holder)| holder.thread() == 0).count(), 1, "of the opener");
     assert_eq!(before.len(), 3);

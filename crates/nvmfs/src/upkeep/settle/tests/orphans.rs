@@ -1,7 +1,6 @@
 //! Locks and lanes whose words somebody has written over.
 
 use super::super::{lanes, records, sweep};
-use super::handles::child;
 use super::*;
 use crate::file::blocks::{data_blocks, list_of, log_blocks};
 use crate::file::shift;
@@ -19,6 +18,7 @@ use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::wait::forged;
 use crate::steps::Step;
+use crate::volume::bench::child;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_vfs::{Error, FileKind, RenameMode, SetXattr, XattrName};
 use std::panic::{AssertUnwindSafe, catch_unwind};

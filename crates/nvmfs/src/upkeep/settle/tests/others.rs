@@ -1,7 +1,6 @@
 //! What other lanes do while a settler works: they append to a chain of the dead, reuse its pages, and end its inodes.
 
 use super::super::{records, sweep};
-use super::handles::child;
 use super::orphans::{dies_in_write, forge};
 use super::*;
 use crate::file::blocks::data_blocks;
@@ -13,6 +12,7 @@ use crate::state::core::Core;
 use crate::state::lane::Freeing;
 use crate::state::opens;
 use crate::steps::Step;
+use crate::volume::bench::child;
 use heddle_vfs::short::Short;
 
 /// The settler took what others stored while it looked for damage. Then nothing could be changed any more.

@@ -1,7 +1,6 @@
 //! Parts of settling by themselves: what is found by a position, what is given back, and what is said.
 
 use super::super::{chains, give_blocks, inode_of_latch, lanes, living, sweep};
-use super::handles::child;
 use super::*;
 use crate::format::inode::CHUNK_INODES;
 use crate::format::pointer::{self, PointerLocation};
@@ -10,6 +9,7 @@ use crate::log::chain;
 use crate::state::free_map::Purpose;
 use crate::state::inode::VolatileInode;
 use crate::upkeep::settle::StillInside;
+use crate::volume::bench::child;
 use heddle_vfs::short::Short;
 use std::sync::atomic::Ordering::SeqCst;
 
