@@ -129,6 +129,9 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
         equivalent::FILE,
         mutants.len()
     );
+    if mutants.is_empty() {
+        return Ok(true);
+    }
     let workers = if options.runs { options.workers.max(1) } else { 0 };
     let verdicts = judge(root, &mutants, &options.suites, workers)?;
     if let Some(file) = &options.json {
