@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::process;
+use crate::{process, setup};
 use judge::{Judgement, Measured, Sample, Verdict};
 use options::{Options, usage};
 use table::{CAMPAIGNS, Campaign, FLOORS};
@@ -30,6 +30,8 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
         return Ok(true);
     };
     let wanted = |workload: &str| options.wants(workload);
+    // A row whose file system cannot be made would be seen to be missing at the end only.
+    setup::need(&["mkfs.ext4", "mkfs.xfs", "mkfs.btrfs"])?;
     eprintln!("floors: this takes about {} minutes", options.minutes());
     // The whole of it: the library of the bypass is looked for beside the program.
     process::run(&mut process::cargo(root, process::RELEASE_BUILD), Duration::from_secs(3600))?;

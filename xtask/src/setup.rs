@@ -60,8 +60,30 @@ pub fn install(_root: &Path) -> Result<Outcome> {
     if lacks.is_empty() { Ok(Outcome::Passed) } else { Ok(Outcome::Skipped(lacks.join("; "))) }
 }
 
+/// Installs those of the programs that are missing, where it can.
+///
+/// # Errors
+/// Some are still missing; the text names each and its package.
+pub fn need(programs: &[&str]) -> Result<()> {
+    let missing = || lacking(programs, is_installed);
+    let packages: Vec<_> = missing().iter().map(|tool| tool.package).collect();
+    if !packages.is_empty() {
+        install_packages(&packages);
+    }
+    let lacks: Vec<String> = missing().iter().map(|tool| explain(tool)).collect();
+    if lacks.is_empty() { Ok(()) } else { bail!("{}", lacks.join("; ")) }
+}
+
 fn missing_tools() -> Vec<&'static Tool> {
-    TOOLS.iter().filter(|tool| process::find_program(tool.program).is_none()).collect()
+    TOOLS.iter().filter(|tool| !is_installed(tool.program)).collect()
+}
+
+fn lacking(programs: &[&str], is_installed: impl Fn(&str) -> bool) -> Vec<&'static Tool> {
+    TOOLS.iter().filter(|tool| programs.contains(&tool.program) && !is_installed(tool.program)).collect()
+}
+
+fn is_installed(program: &str) -> bool {
+    process::find_program(program).is_some()
 }
 
 fn explain(tool: &Tool) -> String {
@@ -102,4 +124,20 @@ fn apt_get(args: &[&str]) -> Result<()> {
     command.args(["-o", "Acquire::http::Timeout=20", "-o", "Acquire::https::Timeout=20"]);
     command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
     process::run(&mut command, LIMIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_named_with_its_package() {
+        let lacks = lacking(&["mkfs.xfs", "mkfs.ext4"], |program| program == "mkfs.ext4");
+        assert_eq!(lacks.len(), 1);
+        assert_eq!(
+            explain(lacks[0]),
+            "no mkfs.xfs (install xfsprogs): skipped without it: xfs in benchmarks"
+        );
+        assert!(need(&[]).is_ok());
+    }
 }
