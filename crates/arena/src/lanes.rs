@@ -290,7 +290,7 @@ impl LaneTable {
         let asked = &self.words_of(arena, lane).asked;
         // ORDERING: Relaxed, a hint; stored only if it changes.
         if asked.load(Relaxed) != holder.0 {
-            asked.store(holder.0, Relaxed); // ORDERING: Relaxed, as above.
+            asked.store(holder.0, Relaxed);
         }
     }
 
@@ -305,7 +305,7 @@ impl LaneTable {
         if asked == 0 {
             return None;
         }
-        words.asked.store(0, Relaxed); // ORDERING: Relaxed, as above.
+        words.asked.store(0, Relaxed);
         Some(Holder(asked)).filter(|holder| Some(*holder) == self.holder(arena, lane))
     }
 

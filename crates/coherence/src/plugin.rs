@@ -128,7 +128,7 @@ extern "C" fn on_syscall(
             }
         }
         END => {
-            let turn = TURN.swap(0, Relaxed); // ORDERING: as above.
+            let turn = TURN.swap(0, Relaxed); // ORDERING: Relaxed, the emulator runs one thread at a time.
             if turn >> 40 != 0
                 && let Some(run) = run().as_mut()
             {

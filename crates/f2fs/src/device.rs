@@ -333,7 +333,7 @@ impl Device {
             preparation(self)?;
             *before = None;
         }
-        self.is_prepared.store(true, Release); // ORDERING: Release, as above.
+        self.is_prepared.store(true, Release); // ORDERING: Release, pairs with the Acquire above.
         Ok(())
     }
 
@@ -458,7 +458,7 @@ impl Device {
     /// space, flash can erase them. Their content is undefined from now on. If the request fails, nothing is
     /// lost, and it is not repeated.
     pub(crate) fn discard(&self, addr: BlockAddr, blocks: u32) {
-        // ORDERING: Relaxed, as above.
+        // ORDERING: Relaxed, either way is right.
         if !self.discards.load(Relaxed) || self.begin_writing().is_err() {
             return;
         }

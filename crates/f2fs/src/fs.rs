@@ -515,13 +515,13 @@ impl F2fs {
 
     /// The same after a change of attributes.
     fn after_change(&self) -> Result<()> {
-        // ORDERING: Relaxed, as above.
+        // ORDERING: Relaxed, set before the first call.
         if self.sync_content.load(Relaxed) { self.checkpoint() } else { Ok(()) }
     }
 
     /// The same after a change through an open file.
     fn after_change_through(&self, handle: &Handle) -> Result<()> {
-        // ORDERING: Relaxed, as above.
+        // ORDERING: Relaxed, set before the first call.
         if self.sync_content.load(Relaxed) { self.make_durable(handle) } else { Ok(()) }
     }
 

@@ -280,7 +280,7 @@ impl F2fs {
         }
         // ORDERING: Relaxed, set before the first call.
         self.sync_content.store(content, Relaxed);
-        self.sync_names.store(names || content, Relaxed); // ORDERING: Relaxed, as above.
+        self.sync_names.store(names || content, Relaxed);
     }
 
     /// Sets whether each checkpoint tells the device which segments have become free. Block devices are told

@@ -42,8 +42,7 @@ impl Shared {
             return Err(Error::Io("the file system was shut down".into()));
         }
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-            // ORDERING: Relaxed, as above.
-            self.broken.store(true, Relaxed);
+            self.broken.store(true, Relaxed); // ORDERING: Relaxed, a flag alone.
             Err(failed())
         })
     }

@@ -78,7 +78,6 @@ impl SharedPage {
 
     /// What [`SharedPage::note`] said.
     pub fn noted(&self) -> [u64; 3] {
-        // ORDERING: Relaxed, as above.
         [&self.header.millis, &self.header.kept, &self.header.edges].map(|word| word.load(Relaxed))
     }
 }

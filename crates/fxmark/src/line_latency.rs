@@ -134,7 +134,7 @@ fn hit(ball: &AtomicU64, at: u64, end: Instant) -> bool {
             return false;
         }
     }
-    ball.store(at + 1, Release); // ORDERING: Release, as above.
+    ball.store(at + 1, Release);
     true
 }
 

@@ -218,16 +218,16 @@ impl ResultBoard {
             (&slot.system_ns, cpu_ns.1),
         ];
         for (to, value) in values {
-            to.store(value, Relaxed); // ORDERING: published by `arrive` (O1), as all below.
+            to.store(value, Relaxed); // ORDERING: Relaxed, published by `arrive` (O1).
         }
         let mut places = 0;
         for (place, value) in slot.latencies.iter().zip(recorder.latencies.iter_recorded()) {
-            // ORDERING: as above.
+            // ORDERING: Relaxed here and below, published by `arrive` (O1).
             place[0].store(value.value_iterated_to(), Relaxed);
             place[1].store(value.count_at_value(), Relaxed);
             places += 1;
         }
-        slot.places.store(places, Relaxed); // ORDERING: as above.
+        slot.places.store(places, Relaxed);
     }
 
     /// The results of a worker. Read it only after the worker has arrived.

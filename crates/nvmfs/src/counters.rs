@@ -90,7 +90,6 @@ impl Counters {
             let (all, before) = lane.counts.totals();
             counters.totals.add(&all);
             lane.counts.add_spans(&mut counters.spans);
-            // ORDERING: Relaxed, as above.
             let pid = (lane.intent.holder.load(Relaxed) >> 32) as u32;
             if pid != 0 {
                 counters.note_client(pid, &all.since(&before));
@@ -166,7 +165,7 @@ fn gauges(core: &Arc<Core>) -> Gauges {
         inodes_free: of(|space| space.inodes_free),
         // ORDERING: Relaxed, as in `Counters::read`.
         attached: root.attached.load(Relaxed).into(),
-        settled: root.settled.load(Relaxed), // ORDERING: Relaxed, as above.
+        settled: root.settled.load(Relaxed),
         damaged: core.damage_found().is_some().into(),
         durability: core.region.durability().raw().into(),
         huge_bytes: core.region.huge_bytes().unwrap_or(u64::MAX),

@@ -47,7 +47,7 @@ impl DamageNote {
             word.store(u64::from_le_bytes(raw), Relaxed); // ORDERING: Relaxed, published by `state`.
         }
         let len = what.len().min(DAMAGE_WORDS * 8) as u32;
-        self.len.store(len, Relaxed); // ORDERING: Relaxed, as above.
+        self.len.store(len, Relaxed);
         // ORDERING: Release, pairs with the Acquire in `text`.
         self.state.store(2, Release);
     }
@@ -58,7 +58,7 @@ impl DamageNote {
         let said = self.state.load(Acquire) == 2;
         // ORDERING: Relaxed throughout, published by `state`.
         let bytes: Vec<u8> = self.text.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
-        let len = (self.len.load(Relaxed) as usize).min(bytes.len()); // ORDERING: Relaxed, as above.
+        let len = (self.len.load(Relaxed) as usize).min(bytes.len());
         let what = if said { String::from_utf8_lossy(&bytes[..len]) } else { "being looked at".into() };
         format!(
             "damage was found while mounted: {what}. Nothing is changed any more: unmount, then run heddle fsck"

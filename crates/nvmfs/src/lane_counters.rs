@@ -203,7 +203,7 @@ impl Counts {
         let calls = &self.words[kind as usize * TALLY_WORDS];
         // ORDERING: Relaxed here and below, I1.
         let before = calls.load(Relaxed);
-        calls.store(before.wrapping_add(1), Relaxed); // ORDERING: as above.
+        calls.store(before.wrapping_add(1), Relaxed);
         if before.is_multiple_of(SAMPLED_EVERY) {
             self.times(kind);
         }
@@ -241,7 +241,7 @@ impl Counts {
     fn timed(&self) {
         // ORDERING: Relaxed, I1.
         let timing = self.timing.load(Relaxed);
-        self.timing.store(0, Relaxed); // ORDERING: as above.
+        self.timing.store(0, Relaxed);
         let kind = (timing & ((1 << KIND_BITS) - 1)) as usize % KINDS;
         let ns = now_ns().saturating_sub(timing >> KIND_BITS);
         grow(&self.words[kind * TALLY_WORDS + 2], 1);

@@ -144,9 +144,9 @@ mod model {
 
         pub fn nt_copy(&self, to: Pos, from: Pos, len_bytes: u64) {
             for (grain, behind) in Self::grains(to, len_bytes) {
-                // ORDERING: Relaxed, as above.
+                // ORDERING: Relaxed: bytes of data order nothing.
                 let word = self.grain(from.0 + behind as u64).load(Relaxed);
-                self.grain(grain).store(word, Relaxed); // ORDERING: Relaxed, as above.
+                self.grain(grain).store(word, Relaxed);
             }
         }
 
@@ -163,7 +163,7 @@ mod model {
             for (grain, _) in Self::grains(at, len_bytes) {
                 let known = self.data.lock().unwrap().get(&(grain / GRAIN)).cloned();
                 if let Some(word) = known {
-                    word.store(0, Relaxed); // ORDERING: Relaxed, as above.
+                    word.store(0, Relaxed);
                 }
             }
         }
@@ -255,7 +255,7 @@ mod model {
             let mut from = at.0;
             while from < end {
                 let to = ((from / GRAIN + 1) * GRAIN).min(end);
-                // ORDERING: Relaxed, as above.
+                // ORDERING: Relaxed: bytes of data order nothing.
                 let word = self.grain(from).load(Relaxed).to_le_bytes();
                 let part = &mut into[(from - at.0) as usize..(to - at.0) as usize];
                 part.iter_mut().zip(word.iter().cycle()).for_each(|(to, from)| *to = *from);

@@ -164,7 +164,6 @@ pub fn list(core: &Core, inode: InodeRef<'_>, which: List) -> Option<Acl> {
             && core.arena.try_get(Ptr::<AtomicU64>::from_raw(at)).is_some()
             && core.arena.try_get(Ptr::<AtomicU64>::from_raw(last)).is_some();
         let words = if whole { core.arena.slice(Ptr::<AtomicU64>::from_raw(at), len as usize) } else { &[] };
-        // ORDERING: Relaxed, as above.
         words.iter().map(|word| word.load(Relaxed)).collect::<Vec<u64>>()
     });
     match words {
@@ -355,16 +354,15 @@ fn link(
     // ORDERING: Release, O1.
     fence(Release);
     // ORDERING: Relaxed throughout, O1.
-    set.blob.store(blob.map_or(0, |b| b.0), Relaxed); // ORDERING: as above.
+    set.blob.store(blob.map_or(0, |b| b.0), Relaxed);
     let mut old = [None, None];
     for which in [List::Access, List::Default] {
         let (place, len) = (&set.lists[which as usize], &set.lens[which as usize]);
-        // ORDERING: as above.
         let (words, n) = (place.load(Relaxed), len.load(Relaxed));
         old[which as usize] = (words != 0 && !torn).then(|| (Ptr::from_raw(words), n));
         let new = lists[which as usize];
-        place.store(new.map_or(0, |(at, _)| at.raw()), Relaxed); // ORDERING: as above.
-        len.store(new.map_or(0, |(_, n)| n), Relaxed); // ORDERING: as above.
+        place.store(new.map_or(0, |(at, _)| at.raw()), Relaxed);
+        len.store(new.map_or(0, |(_, n)| n), Relaxed);
     }
     // ORDERING: Release, O1.
     set.seq.store(changing.wrapping_add(1), Release);
@@ -438,7 +436,6 @@ pub fn forget(core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>) {
     let at = Ptr::<Attached>::from_raw(inode.volatile.xattrs().swap(0, Acquire));
     let Some(set) = core.arena.try_get(at) else { return };
     let lists = [List::Access, List::Default].map(|which| {
-        // ORDERING: Relaxed, as above.
         let (words, n) = (set.lists[which as usize].load(Relaxed), set.lens[which as usize].load(Relaxed));
         (words != 0).then(|| (Ptr::from_raw(words), n))
     });

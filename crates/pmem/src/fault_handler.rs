@@ -55,7 +55,7 @@ impl HandledRegion {
         let place = REGIONS.iter().position(take)?;
         let entry = &REGIONS[place];
         entry.len_bytes.store(len_bytes as usize, Ordering::Relaxed); // ORDERING: Relaxed, published by the base.
-        entry.failure.store(Arc::as_ptr(failure).cast_mut(), Ordering::Relaxed); // ORDERING: as above.
+        entry.failure.store(Arc::as_ptr(failure).cast_mut(), Ordering::Relaxed);
         // ORDERING: Release, pairs with the Acquire in `region_at`.
         entry.base.store(base, Ordering::Release);
         Some(HandledRegion { place, _failure: failure.clone() })
@@ -102,7 +102,7 @@ fn region_at(address: usize) -> Option<(&'static crate::dirty::FirstError, usize
         let base = entry.base.load(Ordering::Acquire);
         // ORDERING: Relaxed, published by the base.
         let within = address.wrapping_sub(base) < entry.len_bytes.load(Ordering::Relaxed);
-        let failure = entry.failure.load(Ordering::Relaxed); // ORDERING: as above.
+        let failure = entry.failure.load(Ordering::Relaxed);
         // SAFETY: the faulting thread uses a region that is in the table, so its `HandledRegion`, which holds the failure, lives.
         (base > TAKEN && within).then(|| (unsafe { &*failure }, address - base))
     })

@@ -41,7 +41,7 @@ pub(crate) fn ask_for(file: BorrowedFd<'_>, len_bytes: u64, progress: Progress<'
                 // A page was in use for a moment.
                 Err(Errno::AGAIN | Errno::BUSY) => {}
                 // Each search for contiguous free memory takes the kernel long.
-                Err(_) => no_contiguous_memory.store(true, Relaxed), // ORDERING: Relaxed, as above.
+                Err(_) => no_contiguous_memory.store(true, Relaxed), // ORDERING: Relaxed, a hint.
             }
         }
         // Allocates the rest in small pages.

@@ -93,7 +93,7 @@ impl Lost {
     pub(crate) fn clear(&self) {
         // ORDERING: Relaxed, no other thread uses the region.
         if self.count.swap(0, Ordering::Relaxed) != 0 {
-            self.ranges.iter().for_each(|range| range.store(0, Ordering::Relaxed)); // ORDERING: as above.
+            self.ranges.iter().for_each(|range| range.store(0, Ordering::Relaxed));
         }
     }
 }

@@ -52,13 +52,13 @@ impl Probe {
         }
         self.log.failure.lost.clear();
         for bits in self.log.read.iter().chain(&self.log.stored) {
-            bits.store(0, Ordering::Relaxed); // ORDERING: Relaxed, as above.
+            bits.store(0, Ordering::Relaxed); // ORDERING: Relaxed, no other thread uses the region.
         }
         for (at, value) in words {
             assert!(at.0 + 8 <= self.memory.len_bytes() && at.is_aligned(8), "a word outside: {at:?}");
             // SAFETY: within the mapping, which no other thread uses meanwhile, and aligned.
             unsafe { self.memory.base().wrapping_add(at.0 as usize).cast::<u64>().write(value.to_le()) };
-            // ORDERING: Relaxed, as above.
+            // ORDERING: Relaxed, no other thread uses the region.
             self.log.changed[at.0 as usize / BLOCK_BYTES].store(true, Ordering::Relaxed);
         }
     }
@@ -135,7 +135,7 @@ impl ProbeLog {
             // ORDERING: Relaxed, read when the work has ended.
             let fresh = mask & !self.stored[index].load(Ordering::Relaxed);
             if fresh != 0 {
-                self.read[index].fetch_or(fresh, Ordering::Relaxed); // ORDERING: Relaxed, as above.
+                self.read[index].fetch_or(fresh, Ordering::Relaxed);
             }
         });
     }
@@ -144,15 +144,15 @@ impl ProbeLog {
     pub(crate) fn note_store(&self, at: u64, len_bytes: u64) {
         self.failure.lost.heal(at, len_bytes);
         for block in at / BLOCK_BYTES as u64..=(at + len_bytes - 1) / BLOCK_BYTES as u64 {
-            self.changed[block as usize].store(true, Ordering::Relaxed); // ORDERING: Relaxed, as above.
+            // ORDERING: Relaxed here and below, read when the work has ended.
+            self.changed[block as usize].store(true, Ordering::Relaxed);
         }
         for_words(at, len_bytes, |index, mask, partial| {
-            // ORDERING: Relaxed, as above.
             let fresh = partial & !self.stored[index].load(Ordering::Relaxed);
             if fresh != 0 {
-                self.read[index].fetch_or(fresh, Ordering::Relaxed); // ORDERING: Relaxed, as above.
+                self.read[index].fetch_or(fresh, Ordering::Relaxed);
             }
-            self.stored[index].fetch_or(mask, Ordering::Relaxed); // ORDERING: Relaxed, as above.
+            self.stored[index].fetch_or(mask, Ordering::Relaxed); // ORDERING: Relaxed, read when the work has ended.
         });
     }
 }

@@ -38,7 +38,7 @@ impl Untouched {
             let (word, bit) = (&self.0[(step / 64) as usize], 1 << (step % 64));
             // ORDERING: Relaxed, a thread that misses it populates existing pages.
             if word.load(Relaxed) & bit == 0 {
-                word.fetch_or(bit, Relaxed); // ORDERING: Relaxed, as above.
+                word.fetch_or(bit, Relaxed);
                 let from = step * STEP_BYTES;
                 let bytes = STEP_BYTES.min(mapping.len_bytes() - from);
                 // Pages that cannot be mapped now are mapped one by one later.

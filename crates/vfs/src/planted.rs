@@ -60,7 +60,6 @@ pub fn plant_from_environment() {
 #[inline(always)]
 pub fn planted(bug: Bug) -> bool {
     #[cfg(feature = "planted")]
-    // ORDERING: Relaxed, as above.
     return CHOSEN.load(std::sync::atomic::Ordering::Relaxed) == bug as u32 + 1;
     #[cfg(not(feature = "planted"))]
     {

@@ -18,6 +18,10 @@ pub fn check(source: &Source<'_>) -> Vec<Finding> {
             let mend = "say right above why it is sound, naming the invariant: // SAFETY: …";
             findings.push(Finding::error(source.path, i + 1, "safety", mend));
         }
+        if line.comment.contains("ORDERING:") && line.comment.contains("as above") {
+            let mend = "say the reason, or let the one above hold `throughout` the function";
+            findings.push(Finding::error(source.path, i + 1, "ordering-above", mend));
+        }
         if !line.in_test && !in_use {
             let statement = source.statement_start(i);
             let weak = uses_weak_ordering(&line.code, imports_orderings);

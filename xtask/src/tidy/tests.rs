@@ -102,6 +102,12 @@ fn an_ordering_reason_reaches_six_lines_and_no_further() {
 }
 
 #[test]
+fn an_ordering_reason_that_only_points_above_is_found() {
+    let pointing = "fn f() {\n    // ORDERING: Relaxed, a hint.\n    x.load(Ordering::Relaxed);\n    y.load(Ordering::Relaxed); // ORDERING: Relaxed, as above.\n}\n";
+    assert_eq!(found(pointing), [("ordering-above", 4)]);
+}
+
+#[test]
 fn orderings_of_other_kinds_are_left_alone() {
     assert_eq!(found("fn f() {\n    x.load(Ordering::SeqCst);\n    a.cmp(b) == Ordering::Less;\n}\n"), []);
     assert_eq!(found("enum Step {\n    Acquire,\n    Release,\n}\nfn f() {\n    g(Step::Release);\n}\n"), []);

@@ -11,6 +11,7 @@
 mod futex;
 #[cfg(loom)]
 mod loom;
+mod owned;
 #[cfg(any(loom, shuttle))]
 pub mod plant;
 #[cfg(shuttle)]
@@ -20,6 +21,7 @@ mod shuttle;
 pub use futex::{futex_wait, futex_wake};
 #[cfg(loom)]
 pub use loom::atomic;
+pub use owned::{OwnedU32, OwnedU64};
 #[cfg(shuttle)]
 pub use shuttle::{atomic, death};
 #[cfg(not(any(loom, shuttle)))]

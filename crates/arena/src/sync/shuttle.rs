@@ -27,17 +27,17 @@ pub mod death {
     /// From now on this program consists of real processes with one thread each: the kernel says which are
     /// alive, and shuttle schedules none.
     pub fn of_real_processes() {
-        REAL.store(true, Relaxed); // ORDERING: Relaxed here and below: each process has one thread.
+        REAL.store(true, Relaxed); // ORDERING: Relaxed, each process has one thread.
     }
 
     #[inline]
     pub(crate) fn real() -> bool {
-        REAL.load(Relaxed) // ORDERING: Relaxed, as above.
+        REAL.load(Relaxed) // ORDERING: Relaxed, stored before there are threads.
     }
 
     /// Ends this process before the store that follows `stores` more ones.
     pub fn after(stores: u64) {
-        LEFT.store(stores, Relaxed); // ORDERING: Relaxed, as above.
+        LEFT.store(stores, Relaxed); // ORDERING: Relaxed, the process has one thread.
     }
 
     /// Called before each store to memory that other processes see.
@@ -46,7 +46,7 @@ pub mod death {
         if !real() {
             return super::step();
         }
-        // ORDERING: Relaxed, as above.
+        // ORDERING: Relaxed, the process has one thread.
         if LEFT.fetch_sub(1, Relaxed) == 0 {
             if std::env::var_os("HEDDLE_DEATHS_TRACE").is_some() {
                 eprintln!("dies in\n{}", std::backtrace::Backtrace::force_capture());

@@ -31,7 +31,7 @@ fn find_out() -> bool {
     let errno = real::errno();
     let is_deadly = may_be_filtered() && !(children_stay_in_this_namespace() && a_child_survives());
     real::set_errno(errno);
-    // ORDERING: Relaxed, as above.
+    // ORDERING: Relaxed, all threads find the same answer.
     ANSWER.store(if is_deadly { DEADLY } else { HARMLESS }, Relaxed);
     is_deadly
 }

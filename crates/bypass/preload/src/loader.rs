@@ -76,7 +76,7 @@ fn kept(kept: &AtomicPtr<SharedObject>, address: usize) -> Option<&'static Share
     let known = kept.load(Relaxed).cast_const();
     // SAFETY: null, or an object that is never unloaded.
     let known = unsafe { known.as_ref() }.or_else(|| object_of(address));
-    kept.store(known.map_or(null_mut(), |known| std::ptr::from_ref(known).cast_mut()), Relaxed); // ORDERING: as above.
+    kept.store(known.map_or(null_mut(), |known| std::ptr::from_ref(known).cast_mut()), Relaxed);
     known
 }
 
@@ -167,7 +167,7 @@ pub fn next_definition(name: &CStr, kept: &AtomicPtr<c_void>) -> *mut c_void {
         let next = || ours()?.later().find_map(|object| object.function(name));
         let address = c_library().and_then(|object| object.function(name)).or_else(next);
         found = std::ptr::with_exposed_provenance_mut(address.unwrap_or(0));
-        kept.store(found, Relaxed); // ORDERING: as above.
+        kept.store(found, Relaxed);
     }
     found
 }

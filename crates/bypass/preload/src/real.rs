@@ -20,7 +20,7 @@ pub fn next(name: &CStr, kept: &AtomicPtr<libc::c_void>) -> *mut libc::c_void {
         // SAFETY: the name ends in NUL. The call is made from this library, so the next definition is the one
         // after it.
         found = unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        kept.store(found, Relaxed); // ORDERING: as above.
+        kept.store(found, Relaxed); // ORDERING: Relaxed, all threads find the same function.
     }
     found
 }

@@ -44,7 +44,7 @@ pub fn write() {
     let Some(path) = PATH.get() else { return };
     // A child that runs in its parent's memory finds the parent's counts. A program that a signal handler
     // ends leaves no line: making one allocates memory, which a handler must not do.
-    // ORDERING: Relaxed, as above.
+    // ORDERING: Relaxed, a flag that is only raised.
     if this_thread().is_vfork_child()
         || is_beside_in_this_memory()
         || this_thread().is_in_handler()
@@ -100,7 +100,7 @@ fn line() -> String {
     }
     line.push_str("},\"refused\":[");
     comma = "";
-    // ORDERING: Relaxed, as above.
+    // ORDERING: Relaxed, a flag that is only raised.
     let apart = HAS_LIBRARY_APART.load(Relaxed).then_some(APART);
     let filter = inherited_filter::is_deadly().then_some(FILTER);
     for why in MOUNTS.refusals().chain(apart).chain(filter) {

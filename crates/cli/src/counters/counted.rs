@@ -39,7 +39,12 @@ pub struct Counted {
     shards: Box<[Shard]>,
 }
 
-// ORDERING: Relaxed throughout: each word is read independently.
+/// Adds to a word of a shard.
+fn add(word: &AtomicU64, n: u64) -> u64 {
+    // ORDERING: Relaxed, each word is read independently.
+    word.fetch_add(n, Relaxed)
+}
+
 impl Counted {
     pub fn new(fs: Arc<dyn FileSystem>, has_failed: impl Fn() -> bool + Send + Sync + 'static) -> Counted {
         let shards = (0..SHARDS).map(|_| Shard::default()).collect();
@@ -58,15 +63,13 @@ impl Counted {
     fn count<T>(&self, kind: Kind, call: impl FnOnce() -> T) -> T {
         let shard = self.shard();
         let tally = &shard.words[kind as usize * TALLY_WORDS..][..TALLY_WORDS];
-        // ORDERING: Relaxed, as above.
-        let timed = tally[0].fetch_add(1, Relaxed).is_multiple_of(SAMPLED_EVERY).then(Instant::now);
+        let timed = add(&tally[0], 1).is_multiple_of(SAMPLED_EVERY).then(Instant::now);
         let done = call();
         if let Some(began) = timed {
             let ns = began.elapsed().as_nanos() as u64;
-            // ORDERING: Relaxed, as above.
-            tally[2].fetch_add(1, Relaxed);
-            tally[3].fetch_add(ns, Relaxed); // ORDERING: Relaxed, as above.
-            shard.spans[kind as usize][span_of(ns)].fetch_add(1, Relaxed); // ORDERING: Relaxed, as above.
+            add(&tally[2], 1);
+            add(&tally[3], ns);
+            add(&shard.spans[kind as usize][span_of(ns)], 1);
         }
         done
     }
@@ -75,8 +78,7 @@ impl Counted {
     fn moved(&self, kind: Kind, call: impl FnOnce() -> Result<usize>) -> Result<usize> {
         let done = self.count(kind, call);
         if let Ok(bytes) = &done {
-            // ORDERING: Relaxed, as above.
-            self.shard().words[kind as usize * TALLY_WORDS + 1].fetch_add(*bytes as u64, Relaxed);
+            add(&self.shard().words[kind as usize * TALLY_WORDS + 1], *bytes as u64);
         }
         done
     }
@@ -88,7 +90,7 @@ impl Counted {
         for shard in &self.shards {
             let sums = totals.0.iter_mut().chain(spans.iter_mut().flatten());
             let words = shard.words.iter().chain(shard.spans.iter().flatten());
-            // ORDERING: Relaxed, as above.
+            // ORDERING: Relaxed, as in `add`.
             sums.zip(words).for_each(|(sum, word)| *sum += word.load(Relaxed));
         }
         let space = self.fs.statfs().ok();

@@ -318,7 +318,7 @@ impl NodeLog {
             return Ok(());
         }
         let mut heads = self.lock_heads();
-        // ORDERING: Acquire, as above; another thread may have marked it first.
+        // ORDERING: Acquire, pairs with the Release below: another thread may have marked it first.
         if !self.is_marked.load(Acquire) {
             heads.pair_anew(&self.region);
             self.check_media()?;
@@ -336,7 +336,7 @@ impl NodeLog {
         // ORDERING: Relaxed, no thread inside begins records.
         if self.is_marked.load(Relaxed) {
             mark::write(device, None)?;
-            self.is_marked.store(false, Relaxed); // ORDERING: Relaxed, as above.
+            self.is_marked.store(false, Relaxed);
         }
         Ok(())
     }
@@ -379,9 +379,9 @@ impl NodeLog {
         heads.begin_anew(&self.region, uuid, base);
         // ORDERING: Relaxed throughout, no call is inside.
         self.generation.store(heads.generation(), Relaxed);
-        self.is_active.store(false, Relaxed); // ORDERING: Relaxed, as above.
-        self.next_chunk.store(0, Relaxed); // ORDERING: Relaxed, as above.
-        self.nodes.store(0, Relaxed); // ORDERING: Relaxed, as above.
+        self.is_active.store(false, Relaxed);
+        self.next_chunk.store(0, Relaxed);
+        self.nodes.store(0, Relaxed);
         self.leave_chunks();
         for shard in &self.index {
             shard.write().unwrap_or_else(PoisonError::into_inner).clear();

@@ -61,8 +61,7 @@ impl NodeLog {
     pub(super) fn mended(&self, line: u32, tries: &mut u32) -> Option<(RecordHead, Vec<u8>)> {
         let (at, room) = self.place_of(line)?;
         let head = self.head(at)?;
-        // ORDERING: Relaxed, as above.
-        let generation = self.generation.load(Relaxed);
+        let generation = self.generation.load(Relaxed); // ORDERING: Relaxed, it changes with nobody inside.
         let payload = |head: &RecordHead| self.payload(at, head, room);
         let is_whole = || payload(&head).is_some_and(|payload| head.crc.get() == crc_of(&head, &payload));
         // A whole record of an earlier generation is no damage.

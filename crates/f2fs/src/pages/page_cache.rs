@@ -80,7 +80,7 @@ impl Kept {
         let found = shard.pages.get(&(nid, page))?;
         // ORDERING: Relaxed, a hint. Loaded first, so that the line of a popular page is not written.
         if !found.seen.load(Relaxed) {
-            found.seen.store(true, Relaxed); // ORDERING: Relaxed, as above.
+            found.seen.store(true, Relaxed);
         }
         Some(look(&found.block))
     }
@@ -95,7 +95,7 @@ impl Kept {
                 let turn = self.turn.fetch_add(1, Relaxed); // ORDERING: Relaxed, any shard will do.
                 self.shard_mut(turn).give_one_up()
             });
-            self.count.fetch_sub(usize::from(gone), Relaxed); // ORDERING: Relaxed, as above.
+            self.count.fetch_sub(usize::from(gone), Relaxed);
         }
     }
 

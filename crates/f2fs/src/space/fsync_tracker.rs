@@ -120,7 +120,7 @@ impl Since {
 
     /// Number of nodes written. After a crash, a mount writes each of them once more, at most.
     pub(crate) fn nodes_ahead(&self) -> usize {
-        self.ahead.load(Relaxed) // ORDERING: Relaxed, as above.
+        self.ahead.load(Relaxed)
     }
 
     /// Notes that pages of a file were written.

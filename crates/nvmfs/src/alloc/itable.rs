@@ -199,7 +199,6 @@ fn new_number(core: &Core) -> Option<u64> {
         // ORDERING: AcqRel, each number is handed out once.
         let n = core.root().chunk_count.fetch_add(1, AcqRel);
         if n >= core.layout.chunks_max {
-            // ORDERING: AcqRel, as above.
             core.root().chunk_count.fetch_sub(1, AcqRel);
             return reclaim(core);
         }
@@ -243,7 +242,7 @@ pub fn set_chunk_count(core: &Core, count: u64) {
     // ORDERING: SeqCst on the first, Relaxed, a count, on the second; no other thread uses them yet.
     core.root().chunk_count.store(count, SeqCst);
     let there = |n: &u64| core.chunks()[*n as usize].block.load(Relaxed) != 0;
-    core.root().chunk_gaps.store((0..count).filter(|n| !there(n)).count() as u64, Relaxed); // ORDERING: as above.
+    core.root().chunk_gaps.store((0..count).filter(|n| !there(n)).count() as u64, Relaxed);
 }
 
 /// Frees the blocks of all chunks without inodes, except those of which other lanes hold slots (I3, C1).
@@ -349,7 +348,7 @@ pub fn in_use(core: &Core) -> u64 {
     let used = |n: u64| {
         // ORDERING: Relaxed, an estimate.
         let there = core.chunks()[n as usize].block.load(Relaxed) != 0;
-        let free = u64::from(core.free_slots(n).load(Relaxed).count_ones()); // ORDERING: Relaxed, as above.
+        let free = u64::from(core.free_slots(n).load(Relaxed).count_ones());
         if there { CHUNK_INODES - free } else { 0 }
     };
     (0..chunk_count(core)).map(used).sum()

@@ -350,14 +350,14 @@ pub fn head_block(core: &Core, inode: InodeRef<'_>) -> Option<Extent> {
 /// then find a chain.
 pub fn retire_chains(core: &Core, inode: InodeRef<'_>) {
     for chain in existing(core, inode) {
-        // ORDERING: Relaxed, published with the slot's next inode; Release on the owner pairs with `claim`.
-        for word in
-            [&chain.head, &chain.page, &chain.spare, &chain.clean_after, &chain.oldest, &chain.quiet_at]
-        {
-            word.store(0, Relaxed);
+        // The slot's next inode publishes them.
+        for word in [&chain.head, &chain.page, &chain.spare, &chain.clean_after, &chain.quiet_at] {
+            word.set(0);
         }
-        chain.slot.store(SLOTS + 1, Relaxed); // ORDERING: Relaxed, as above.
-        chain.owner.store(0, Release); // ORDERING: Release, as above.
+        chain.slot.set(SLOTS + 1);
+        // ORDERING: Relaxed, as the words above; Release on the owner pairs with `claim`.
+        chain.oldest.store(0, Relaxed);
+        chain.owner.store(0, Release);
     }
     // ORDERING: Acquire, pairs with the CAS in `chains_of`.
     let chains = inode.volatile.chains.load(Acquire);
@@ -367,7 +367,7 @@ pub fn retire_chains(core: &Core, inode: InodeRef<'_>) {
             if planted(Bug::HeadBlockStays) && std::ptr::eq(word, &chains.head_block) {
                 continue;
             }
-            word.store(0, Relaxed); // ORDERING: Relaxed, as above.
+            word.store(0, Relaxed); // ORDERING: Relaxed, the slot's next inode publishes it.
         }
     }
 }

@@ -114,7 +114,7 @@ fn a_chunk_is_taken_away_whole_or_stays() {
         makes_one(&mut maker, &slots);
         gives_all_back(&mut maker);
         let taker = thread.join().unwrap();
-        core.free_slots(0).store(0b011, Relaxed); // ORDERING: Relaxed, as above.
+        core.free_slots(0).store(0b011, Relaxed); // ORDERING: Relaxed, no other thread is there any more.
         is_all_there(&rig, [maker, taker]);
     });
 }

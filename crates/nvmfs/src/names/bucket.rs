@@ -366,15 +366,15 @@ impl Bucket {
             *free = link;
             // I5.
             for (slot, link) in self.slots.iter().zip(sorted(links)) {
-                slot.store(link.0, Release); // ORDERING: Release, as above.
+                slot.store(link.0, Release);
             }
             return 0;
         }
         let first = self.chain.load(Relaxed);
         if let Ok(entry) = link.follow(core) {
-            entry.next().store(first, Relaxed); // ORDERING: Relaxed, as above.
+            entry.next().store(first, Relaxed);
         }
-        self.chain.store(link.0, Release); // ORDERING: Release, as above.
+        self.chain.store(link.0, Release);
         let mut n = 0;
         let _ = self.each_outside(core, |_, _| {
             n += 1;
@@ -389,13 +389,13 @@ impl Bucket {
         let next = entry.next().load(Relaxed);
         let here = |link: &&AtomicU64| Link(link.load(Relaxed)).place() == entry.place();
         if let Some(slot) = self.slots.iter().find(here) {
-            slot.store(0, Relaxed); // ORDERING: Relaxed, as above.
+            slot.store(0, Relaxed);
         } else if here(&&self.chain) {
             self.chain.store(next, Release); // ORDERING: Release, as the entries behind it were linked.
         } else {
             let before = self.each_outside(core, |_, entry| Ok(Some(entry.next()).filter(here)));
             if let Ok(Some(link)) = before {
-                link.store(next, Release); // ORDERING: Release, as above.
+                link.store(next, Release);
             }
             debug_assert!(matches!(before, Ok(Some(_))), "the entry was found under this lock");
         }

@@ -216,7 +216,7 @@ pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     loop {
         let last = now == 1 && !inode.volatile.linkable();
         guard.lane.intent.note_lowering(last.then(|| inode.id()));
-        // ORDERING: Relaxed on failure, as above.
+        // ORDERING: Relaxed on failure: a guess again.
         match inode.volatile.nlink.compare_exchange(now, now.wrapping_sub(1), SeqCst, Relaxed) {
             Ok(_) => break,
             Err(other) => now = other,

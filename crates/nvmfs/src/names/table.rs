@@ -580,7 +580,7 @@ fn from_pool(core: &Core, bits: u32) -> u64 {
     let first = head.load(Relaxed);
     if first != 0 {
         let bucket: &Bucket = core.arena.get(Ptr::from_raw(first));
-        head.store(bucket.pooled().load(Relaxed), Relaxed); // ORDERING: Relaxed, as above.
+        head.store(bucket.pooled().load(Relaxed), Relaxed);
     }
     first
 }
@@ -592,5 +592,5 @@ fn to_pool(core: &Core, word: u64) {
     let _latched = pool.latch.lock();
     // ORDERING: Relaxed throughout, under the pool's latch.
     bucket.pooled().store(head.load(Relaxed), Relaxed);
-    head.store(at, Relaxed); // ORDERING: Relaxed, as above.
+    head.store(at, Relaxed);
 }

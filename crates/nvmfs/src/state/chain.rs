@@ -5,33 +5,34 @@ use crate::format::inode::HEADS_INLINE;
 use crate::format::page::SLOTS;
 use crate::ids::{BlockNo, Extent};
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
+use heddle_arena::sync::{OwnedU32, OwnedU64};
 use heddle_arena::{AtomicPtr, Ptr, Shared, Zeroed};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// In `Chain::owner`: the lane is in a call that uses the chain.
 pub const BUSY: u32 = 1 << 31;
 
-/// One chain. The owner uses the fields as plain words (I1). They are atomics because the owner changes.
+/// One chain. A lane that has it busy owns the other words (I1).
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Chain {
     pub(crate) owner: AtomicU32,
     pub(crate) number: AtomicU32,
-    pub(crate) head: AtomicU64,
-    pub(crate) page: AtomicU64,
-    pub(crate) spare: AtomicU64,
-    pub(crate) slot: AtomicU32,
-    pub(crate) seed: AtomicU32,
-    pub(crate) spare_seed: AtomicU32,
+    pub(crate) head: OwnedU64,
+    pub(crate) page: OwnedU64,
+    pub(crate) spare: OwnedU64,
+    pub(crate) slot: OwnedU32,
+    pub(crate) seed: OwnedU32,
+    pub(crate) spare_seed: OwnedU32,
     /// The page before the one that cleaning examines next; 0: cleaning examines the head.
-    pub clean_after: AtomicU64,
+    pub clean_after: OwnedU64,
     /// The first page, or an earlier one that was its first: read by other lanes' cleaning. It is never later
     /// than the first page on media.
     pub(crate) oldest: AtomicU64,
     /// Pages of a later era than this were made after the chain's last record, if the chain still ends where
     /// `quiet_at` says.
-    pub(crate) quiet_since: AtomicU64,
-    pub(crate) quiet_at: AtomicU64,
+    pub(crate) quiet_since: OwnedU64,
+    pub(crate) quiet_at: OwnedU64,
 }
 
 // SAFETY: atomics only.
@@ -92,16 +93,16 @@ impl Chain {
         Chain {
             owner: AtomicU32::new(0),
             number: AtomicU32::new(number),
-            head: AtomicU64::new(head.0),
-            page: AtomicU64::new(tail.page.0),
-            spare: AtomicU64::new(0),
-            slot: AtomicU32::new(tail.slot),
-            seed: AtomicU32::new(tail.seed),
-            spare_seed: AtomicU32::new(0),
-            clean_after: AtomicU64::new(0),
+            head: OwnedU64::new(head.0),
+            page: OwnedU64::new(tail.page.0),
+            spare: OwnedU64::new(0),
+            slot: OwnedU32::new(tail.slot),
+            seed: OwnedU32::new(tail.seed),
+            spare_seed: OwnedU32::new(0),
+            clean_after: OwnedU64::new(0),
             oldest: AtomicU64::new(head.0),
-            quiet_since: AtomicU64::new(0),
-            quiet_at: AtomicU64::new(0),
+            quiet_since: OwnedU64::new(0),
+            quiet_at: OwnedU64::new(0),
         }
     }
 
@@ -127,14 +128,12 @@ impl Chain {
 
     /// First page, if there is one.
     pub fn head(&self) -> Option<BlockNo> {
-        // ORDERING: Relaxed, I1.
-        Some(BlockNo(self.head.load(Relaxed))).filter(|b| b.0 != 0)
+        Some(BlockNo(self.head.get())).filter(|b| b.0 != 0)
     }
 
     /// The page that takes records, and its next free slot.
     pub fn tail(&self) -> (BlockNo, u32) {
-        // ORDERING: Relaxed, I1.
-        (BlockNo(self.page.load(Relaxed)), self.slot.load(Relaxed))
+        (BlockNo(self.page.get()), self.slot.get())
     }
 
     /// The first page as other lanes see it, or `None` if the chain is empty.
@@ -145,8 +144,8 @@ impl Chain {
 
     /// Called after a fence that follows an unlinking: other lanes now see the present first page.
     pub fn settle_oldest(&self) {
-        // ORDERING: Relaxed, I1; Release, pairs with the Acquire in `oldest`.
-        self.oldest.store(self.head.load(Relaxed), Release);
+        // ORDERING: Release, pairs with the Acquire in `oldest`.
+        self.oldest.store(self.head.get(), Release);
     }
 
     /// Takes a chain that no lane has. If it returns true, the chain is this lane's and busy.
@@ -185,14 +184,11 @@ impl Chain {
     /// Sets the chain to its state on media, after its user died. The caller has fenced the slots zeroed in
     /// the last page.
     pub fn restart(&self, head: Option<BlockNo>, tail: Tail) {
-        // ORDERING: Relaxed throughout, I1: the settler has the chain.
-        self.head.store(head.map_or(0, |page| page.0), Relaxed);
-        self.page.store(tail.page.0, Relaxed); // ORDERING: Relaxed, as above.
-        self.slot.store(tail.slot, Relaxed); // ORDERING: Relaxed, as above.
-        self.seed.store(tail.seed, Relaxed); // ORDERING: Relaxed, as above.
-        for word in [&self.spare, &self.clean_after, &self.quiet_at] {
-            word.store(0, Relaxed); // ORDERING: Relaxed, as above.
-        }
+        self.head.set(head.map_or(0, |page| page.0));
+        self.page.set(tail.page.0);
+        self.slot.set(tail.slot);
+        self.seed.set(tail.seed);
+        [&self.spare, &self.clean_after, &self.quiet_at].iter().for_each(|word| word.set(0));
         self.settle_oldest();
     }
 
@@ -214,13 +210,11 @@ impl Chain {
         let (page, slot) = self.tail();
         // The number behind a full page's last slot needs seven bits.
         let at = page.0 << 7 | u64::from(slot);
-        // ORDERING: Relaxed throughout, I1.
-        if self.quiet_at.load(Relaxed) != at {
-            self.quiet_at.store(at, Relaxed);
-            self.quiet_since.store(now, Relaxed);
+        if self.quiet_at.get() != at {
+            self.quiet_at.set(at);
+            self.quiet_since.set(now);
         }
-        // ORDERING: Relaxed, as above.
-        self.quiet_since.load(Relaxed) + 1
+        self.quiet_since.get() + 1
     }
 
     /// The lane in a call that uses the chain.
@@ -251,14 +245,12 @@ impl Chain {
     /// Returns true if so many more slots fit the page, or if another page is prepared.
     pub fn has_room(&self, slots: u32) -> bool {
         let (page, slot) = self.tail();
-        // ORDERING: Relaxed, I1, or a hint.
-        page.0 != 0 && slot + slots <= SLOTS + 1 || self.spare.load(Relaxed) != 0
+        page.0 != 0 && slot + slots <= SLOTS + 1 || self.spare.get() != 0
     }
 
     /// A page that is prepared and not linked yet.
     pub fn spare(&self) -> Option<Extent> {
-        // ORDERING: Relaxed, I1.
-        Some(self.spare.load(Relaxed)).filter(|b| *b != 0).map(|b| Extent { block: BlockNo(b), count: 1 })
+        Some(self.spare.get()).filter(|b| *b != 0).map(|b| Extent { block: BlockNo(b), count: 1 })
     }
 }
 
@@ -319,16 +311,16 @@ mod tests {
             (Some(BlockNo(20)), Some(BlockNo(20)), (BlockNo(30), SLOTS))
         );
         assert_eq!([0, 1, 2].map(|slots| chain.has_room(slots)), [true, true, false]);
-        chain.spare.store(40, Relaxed);
+        chain.spare.set(40);
         assert_eq!((chain.has_room(2), chain.spare()), (true, Some(Extent { block: BlockNo(40), count: 1 })));
-        chain.clean_after.store(1, Relaxed);
+        chain.clean_after.set(1);
         chain.restart(Some(BlockNo(21)), tail(31, 5));
         assert_eq!(
             (chain.head(), chain.oldest(), chain.tail()),
             (Some(BlockNo(21)), Some(BlockNo(21)), (BlockNo(31), 5))
         );
-        assert!(chain.spare().is_none() && chain.clean_after.load(Relaxed) == 0);
-        chain.head.store(22, Relaxed);
+        assert!(chain.spare().is_none() && chain.clean_after.get() == 0);
+        chain.head.set(22);
         assert_eq!(chain.oldest(), Some(BlockNo(21)), "others see it later");
         chain.settle_oldest();
         assert_eq!(chain.oldest(), Some(BlockNo(22)));
@@ -340,9 +332,9 @@ mod tests {
     fn a_chain_is_quiet_since_the_look_after_its_last_record() {
         let chain = Chain::recovered(0, BlockNo(20), tail(30, 5));
         assert_eq!([chain.quiet_before(7), chain.quiet_before(9)], [8, 8]);
-        chain.slot.store(6, Relaxed);
+        chain.slot.set(6);
         assert_eq!([chain.quiet_before(9), chain.quiet_before(12)], [10, 10]);
-        chain.page.store(31, Relaxed);
+        chain.page.set(31);
         assert_eq!(chain.quiet_before(12), 13);
     }
 
@@ -351,9 +343,9 @@ mod tests {
     fn crash_a_chain_that_filled_the_neighbouring_page_was_quiet() {
         let chain = Chain::recovered(0, BlockNo(30), tail(30, SLOTS + 1));
         assert_eq!(chain.quiet_before(7), 8);
-        chain.page.store(31, Relaxed);
+        chain.page.set(31);
         assert_eq!(chain.quiet_before(9), 10);
-        chain.page.store(30, Relaxed);
+        chain.page.set(30);
         assert_eq!(chain.quiet_before(12), 13);
     }
 }

@@ -215,7 +215,6 @@ fn advance(word: &AtomicU64, now: Time) -> bool {
         if last == now || later && !planted(Bug::TimesGoBack) && !breaks(Breach::TimesGoBack) {
             return false;
         }
-        // ORDERING: Relaxed, as above.
         match word.compare_exchange(last.0 as u64, now.0 as u64, Relaxed, Relaxed) {
             Ok(_) => return true,
             Err(other) => last = Time(other as i64),
@@ -232,7 +231,6 @@ impl VolatileInode {
 
     /// Returns true if an inode lives here that is not being freed.
     pub fn lives(&self) -> bool {
-        // ORDERING: Acquire, as above.
         let generation = self.generation.load(Acquire);
         generation != 0 && generation & DYING == 0
     }
@@ -269,7 +267,6 @@ impl VolatileInode {
             // ORDERING: Relaxed, the next `be_born` publishes.
             word.store(0, Relaxed);
         }
-        // ORDERING: Relaxed, as above.
         self.nlink.store(0, Relaxed);
         self.kernel.forget();
     }
@@ -358,7 +355,6 @@ impl VolatileInode {
         // ORDERING: Acquire, pairs with the Release above: the page is that tombstone's or a later one's. An older pair only keeps a record
         // longer.
         let is_later = version.0 < self.tombstone_version.load(Acquire);
-        // ORDERING: Relaxed, as above.
         is_later && page.0 >= self.tombstone_page.load(Relaxed)
     }
 
@@ -379,7 +375,6 @@ impl VolatileInode {
         // ORDERING: Relaxed, times are single words. A caller that has returned from `stat` before finds its mtime or a later one here. If
         // it finds that one, and the note of another `stat`, that `stat` has read a later mtime, and `touch` leaves that one.
         let last = Time(self.mtime.load(Relaxed) as i64);
-        // ORDERING: Relaxed, as above.
         if self.mtime_seen.load(Relaxed) == last.0 as u32 && !breaks(Breach::StatForgotten) {
             return crate::clock::exact();
         }

@@ -302,7 +302,7 @@ impl Lane {
         let word = blocks | if own.slots.any() { HOLDS_SLOTS } else { 0 };
         // ORDERING: Relaxed, an estimate; stored only if it changes.
         if self.held.load(Relaxed) != word {
-            self.held.store(word, Relaxed); // ORDERING: Relaxed, as above.
+            self.held.store(word, Relaxed);
         }
     }
 

@@ -25,7 +25,6 @@ use crate::upkeep::garbage::{Page, alive, compressible, free_unlinked, while_too
 use crate::upkeep::relog;
 use heddle_arena::sync::yield_now;
 use heddle_vfs::{Error, FileKind, Result};
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Number of old pages examined for each page begun, until one is found dead. So as many pages are freed as are added, and the living
 /// pages between them are passed faster than they grow.
@@ -153,15 +152,14 @@ fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
 /// Examines one page. Returns false if there is none to examine. Unlinked extents are added to `garbage`;
 /// they are free after a fence.
 fn look_at_next(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut Vec<Extent>) -> Result<bool> {
-    // ORDERING: Relaxed throughout, the chain's owner alone uses it.
-    let before = Some(BlockNo(chain.clean_after.load(Relaxed))).filter(|b| b.0 != 0);
+    let before = Some(BlockNo(chain.clean_after.get())).filter(|b| b.0 != 0);
     let page = match before {
         Some(before) => chain::next_page(core, inode, before)?,
         None => chain.head(),
     };
     let last = chain.tail().0;
     let Some(page) = page.filter(|p| *p != last) else {
-        chain.clean_after.store(0, Relaxed); // ORDERING: Relaxed, I1 of `chain`.
+        chain.clean_after.set(0);
         return Ok(false);
     };
     match lists_of_dead(core, inode, page, before.is_none().then_some(chain)) {
@@ -171,7 +169,7 @@ fn look_at_next(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut V
             garbage.push(Extent { block: page, count: 1 });
             garbage.extend(lists);
         }
-        None => chain.clean_after.store(page.0, Relaxed), // ORDERING: Relaxed, I1 of `chain`.
+        None => chain.clean_after.set(page.0),
     }
     Ok(true)
 }

@@ -162,7 +162,7 @@ fn move_page(
     let mut garbage = found.lists;
     garbage.push(Extent { block: page, count: 1 });
     if !planted(Bug::CleaningPositionStays) {
-        from.clean_after.store(0, std::sync::atomic::Ordering::Relaxed); // ORDERING: Relaxed, I1 of `chain`.
+        from.clean_after.set(0);
     }
     free_unlinked(core, guard, from, garbage);
     Ok(true)

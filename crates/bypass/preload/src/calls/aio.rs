@@ -12,7 +12,6 @@ pub fn refused() -> bool {
     match SAID.load(Relaxed) {
         0 => {
             let pass = std::env::var_os("HEDDLE_AIO").is_some_and(|said| said == "pass");
-            // ORDERING: Relaxed, as above.
             SAID.store(1 + u8::from(pass), Relaxed);
             !pass
         }

@@ -35,8 +35,7 @@ pub fn next_slot<'c>(
         return None;
     }
     let (page, slot) = chain.tail();
-    // ORDERING: Relaxed throughout, I1.
-    let (seed, spare) = (chain.seed.load(Relaxed), chain.spare.load(Relaxed));
+    let (seed, spare) = (chain.seed.get(), chain.spare.get());
     let last = SLOTS + u32::from(planted(Bug::PastLastSlot));
     (page.0 != 0 && slot <= last && spare == 0).then_some(NextSlot { chain, page, slot, seed })
 }
@@ -57,8 +56,7 @@ impl NextSlot<'_> {
         lane.intent.logs(inode.ino.0, self.page, self.slot);
         core.region.nt_line(slot_pos(self.page, self.slot), line);
         met(Met::Write);
-        // ORDERING: Relaxed, I1.
-        self.chain.slot.store(self.slot + 1, Relaxed);
+        self.chain.slot.set(self.slot + 1);
     }
 }
 
@@ -73,8 +71,7 @@ pub fn make_room(
     slots: u32,
     purpose: Purpose,
 ) -> Result<bool> {
-    // ORDERING: Relaxed throughout, I1.
-    let (page, slot, spare) = (chain.page.load(Relaxed), chain.slot.load(Relaxed), chain.spare.load(Relaxed));
+    let (page, slot, spare) = (chain.page.get(), chain.slot.get(), chain.spare.get());
     if (page != 0 && slot + slots <= SLOTS + 1) || spare != 0 {
         return Ok(false);
     }
@@ -99,10 +96,8 @@ pub fn make_room(
         core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
     }
     core.region.nt_line(block.pos(), &header.encode(core.seed));
-    // ORDERING: Relaxed, I1.
-    chain.spare_seed.store(header.record_seed(core.seed), Relaxed);
-    // ORDERING: Relaxed, I1.
-    chain.spare.store(block.0, Relaxed);
+    chain.spare_seed.set(header.record_seed(core.seed));
+    chain.spare.set(block.0);
     Ok(!planted(Bug::PageLinkedBeforeHeader))
 }
 
@@ -147,23 +142,19 @@ pub struct Reserved {
 
 /// Moves the append position past these slots.
 pub fn advance(chain: &Chain, place: &Reserved) {
-    // ORDERING: Relaxed, I1.
-    chain.slot.store(place.first + place.slots, Relaxed);
+    chain.slot.set(place.first + place.slots);
 }
 
 /// Returns the next free slots, but does not take them: [`advance`] does. The caller has made room and
 /// fenced.
 pub fn reserve(core: &Core, inode: InodeRef<'_>, chain: &Chain, slots: u32) -> Reserved {
-    // ORDERING: Relaxed throughout, I1.
-    let full = chain.page.load(Relaxed) == 0 || chain.slot.load(Relaxed) + slots > SLOTS + 1;
-    // ORDERING: Relaxed, I1. A page that has a successor is closed (I4), though this transaction might fit.
-    let began_page = full || chain.spare.load(Relaxed) != 0;
+    let full = chain.page.get() == 0 || chain.slot.get() + slots > SLOTS + 1;
+    // A page that has a successor is closed (I4), though this transaction might fit.
+    let began_page = full || chain.spare.get() != 0;
     if began_page {
         link_spare(core, inode, chain);
     }
-    // ORDERING: Relaxed, I1.
-    let (page, first, seed) =
-        (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
+    let (page, first, seed) = (BlockNo(chain.page.get()), chain.slot.get(), chain.seed.get());
     Reserved { page, first, slots, seed, began_page }
 }
 
@@ -242,8 +233,7 @@ pub fn set_tail_unfenced(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
 }
 
 fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
-    // ORDERING: Relaxed throughout, I1.
-    let (page, spare) = (BlockNo(chain.page.load(Relaxed)), BlockNo(chain.spare.load(Relaxed)));
+    let (page, spare) = (BlockNo(chain.page.get()), BlockNo(chain.spare.get()));
     assert_ne!(spare.0, 0, "a record was appended without room");
     if page.0 == 0 {
         // ORDERING: Acquire. The table exists, since the chain is in it.
@@ -252,18 +242,18 @@ fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
         let at = head_pos(core, inode, chains, chain.number());
         let head = pointer::encode(core.seed, inode.id(), place, spare);
         flushed_unless(Bug::HeadNotFlushed, || core.region.store_u64(at, head));
-        chain.head.store(spare.0, Relaxed); // ORDERING: Relaxed, I1.
+        chain.head.set(spare.0);
         chain.settle_oldest();
     } else {
         let next = pointer::encode(core.seed, inode.id(), PointerLocation::Next(page), spare);
         core.region.store_u64(next_pos(page), next);
     }
-    chain.page.store(spare.0, Relaxed); // ORDERING: Relaxed, I1.
-    chain.seed.store(chain.spare_seed.load(Relaxed), Relaxed); // ORDERING: Relaxed, I1.
-    chain.slot.store(1, Relaxed); // ORDERING: Relaxed, I1.
-    chain.spare.store(0, Relaxed); // ORDERING: Relaxed, I1.
+    chain.page.set(spare.0);
+    chain.seed.set(chain.spare_seed.get());
+    chain.slot.set(1);
+    chain.spare.set(0);
     // The chain may have had this block before, and have ended in the same slot. ORDERING: Relaxed, I1.
-    chain.quiet_at.store(0, Relaxed);
+    chain.quiet_at.set(0);
     count_pages(core, inode, 1);
 }
 
@@ -336,12 +326,12 @@ pub fn unlink_page_unfenced(
             let place = PointerLocation::Head(chain.number());
             let link = next.map_or(0, |next| pointer::encode(core.seed, inode.id(), place, next));
             core.region.store_u64(head_pos(core, inode, chains, chain.number()), link);
-            chain.head.store(next.map_or(0, |n| n.0), Relaxed); // ORDERING: Relaxed, I1.
+            chain.head.set(next.map_or(0, |n| n.0));
         }
     }
     if next.is_none() {
-        chain.page.store(0, Relaxed); // ORDERING: Relaxed, I1.
-        chain.slot.store(SLOTS + 1, Relaxed); // ORDERING: Relaxed, I1.
+        chain.page.set(0);
+        chain.slot.set(SLOTS + 1);
     }
     count_pages(core, inode, -1);
     Ok(())

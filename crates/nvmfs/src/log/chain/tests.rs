@@ -109,8 +109,8 @@ fn crash_a_chain_that_got_its_block_again_was_quiet() {
         fs.write(&file, 0, &[1; 4096]).unwrap();
     }
     // It ends as before.
-    log.page.store(page.0, Relaxed);
-    log.slot.store(slot, Relaxed);
+    log.page.set(page.0);
+    log.slot.set(slot);
     assert_eq!(log.quiet_before(20), 21);
     fs.release(file);
     leave(&fs.core);

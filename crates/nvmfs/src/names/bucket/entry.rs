@@ -121,8 +121,8 @@ fn mix(h: u64, by: u64) -> u64 {
 fn store_meaning(words: &[AtomicU64], len: usize, to: &Named) {
     let packed = to.child.ino.0 | (to.kind as u64) << 40 | (len as u64) << 48;
     words[2].store(packed, Relaxed); // ORDERING: Relaxed, I1 of `bucket`.
-    words[3].store(to.child.generation, Relaxed); // ORDERING: Relaxed, as above.
-    words[4].store(to.version.0, Relaxed); // ORDERING: Relaxed, as above.
+    words[3].store(to.child.generation, Relaxed);
+    words[4].store(to.version.0, Relaxed);
 }
 
 #[inline(always)]
@@ -209,7 +209,7 @@ impl<'c> Entry<'c> {
         words[1].store(key.hash, Relaxed); // ORDERING: Relaxed, linked by a Release in `bucket`.
         store_meaning(words, key.name.len(), to);
         for (word, value) in words[HEADER_WORDS..].iter().zip(key.words()) {
-            word.store(value, Relaxed); // ORDERING: Relaxed, as above.
+            word.store(value, Relaxed);
         }
     }
 

@@ -106,7 +106,7 @@ impl<const N: usize> Extents<N> {
     pub fn clear(&self) {
         // ORDERING: Relaxed load, I2; Release, I3.
         if self.len.load(Relaxed) != 0 {
-            self.len.store(0, Release); // ORDERING: Release, as above.
+            self.len.store(0, Release);
         }
     }
 

@@ -3,6 +3,7 @@
 use super::Extents;
 use crate::ids::{BlockNo, InodeId, PageNo};
 use crate::state::inode::Phase;
+use heddle_arena::sync::OwnedU64;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_vfs::{Ino, SetTime, Time};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
@@ -14,9 +15,8 @@ const DIRS: usize = 4;
 /// Number of extents of an operation under way that a settler can return.
 pub const TAKEN_EXTENTS: usize = 16;
 
-/// What a lane is about to take, noted before it takes it (docs/processes.md). The holder writes it with
-/// plain stores. The settler of the lane reads it, after the holder's death. The table in docs/processes.md names
-/// others that read a word of it.
+/// What a lane is about to take, noted before it takes it (docs/processes.md). The holder owns the words. The settler of the lane
+/// reads them after the holder's death. The table in docs/processes.md names others that read a word.
 #[repr(C, align(64))]
 pub struct Intent {
     pub(super) canary: AtomicU64,
@@ -27,20 +27,20 @@ pub struct Intent {
     /// The lane that is taking this one's resources back; 0: none (`reclaim`).
     pub reclaimer: AtomicU64,
     /// Inode of which it may hold cells.
-    ino: AtomicU64,
-    first: AtomicU64,
-    end: AtomicU64,
+    ino: OwnedU64,
+    first: OwnedU64,
+    end: OwnedU64,
     /// Inode in whose log a transaction was begun.
-    log_ino: AtomicU64,
+    log_ino: OwnedU64,
     /// Log page and slot where it begins; 0: there is none, or its effects are visible.
-    log: AtomicU64,
+    log: OwnedU64,
     /// Inode that it may have pinned, and the progress of that.
     pin: AtomicU64,
     /// The same for the previous transaction, in another inode's log: a rename across directories writes two.
-    before_ino: AtomicU64,
-    before: AtomicU64,
+    before_ino: OwnedU64,
+    before: OwnedU64,
     /// What the attributes of the transaction do to mtime (`note_mtime`).
-    mtime: AtomicU64,
+    mtime: OwnedU64,
     /// Inode that it is making and that has no name yet; and its generation.
     creating: [AtomicU64; 2],
     /// Inode that it is freeing, and the progress of that.
@@ -48,10 +48,10 @@ pub struct Intent {
     /// An inode whose name is removed, durably, and may still be counted; and its generation.
     unlinking: [AtomicU64; 2],
     /// Directories of which it may hold buckets.
-    dirs: [AtomicU64; DIRS],
+    dirs: [OwnedU64; DIRS],
     /// The table in which it locked buckets last, or was about to. The memory may have become another
     /// directory's just before.
-    table: AtomicU64,
+    table: OwnedU64,
     /// Latches that it may hold.
     latches: [AtomicU64; LATCHES],
     /// Blocks of the operation under way.
@@ -99,19 +99,19 @@ impl Intent {
             holder: AtomicU64::new(0),
             inside: AtomicU64::new(0),
             reclaimer: AtomicU64::new(0),
-            ino: AtomicU64::new(0),
-            first: AtomicU64::new(0),
-            end: AtomicU64::new(0),
-            log_ino: AtomicU64::new(0),
-            log: AtomicU64::new(0),
-            before_ino: AtomicU64::new(0),
-            before: AtomicU64::new(0),
-            mtime: AtomicU64::new(0),
+            ino: OwnedU64::new(0),
+            first: OwnedU64::new(0),
+            end: OwnedU64::new(0),
+            log_ino: OwnedU64::new(0),
+            log: OwnedU64::new(0),
+            before_ino: OwnedU64::new(0),
+            before: OwnedU64::new(0),
+            mtime: OwnedU64::new(0),
             creating: std::array::from_fn(|_| AtomicU64::new(0)),
             freeing: AtomicU64::new(0),
             unlinking: std::array::from_fn(|_| AtomicU64::new(0)),
-            dirs: std::array::from_fn(|_| AtomicU64::new(0)),
-            table: AtomicU64::new(0),
+            dirs: std::array::from_fn(|_| OwnedU64::new(0)),
+            table: OwnedU64::new(0),
             pin: AtomicU64::new(0),
             latches: std::array::from_fn(|_| AtomicU64::new(0)),
             taken: Extents::new(),
@@ -121,49 +121,44 @@ impl Intent {
     /// Notes that cells of these pages will be locked.
     #[inline]
     pub(super) fn pages(&self, ino: u64, first: PageNo, end: PageNo) {
-        // ORDERING: Relaxed, before the Release of `begin`.
-        self.ino.store(ino, Relaxed);
-        self.first.store(first.0, Relaxed); // ORDERING: Relaxed, as above.
-        self.end.store(end.0, Relaxed); // ORDERING: Relaxed, as above.
+        // The Release of `begin` follows.
+        self.ino.set(ino);
+        self.first.set(first.0);
+        self.end.set(end.0);
     }
 
     /// Inode and pages of the cells that it may hold.
     pub fn cells(&self) -> (u64, PageNo, PageNo) {
-        // ORDERING: Relaxed, the holder is dead; a thread that got its lease sees all of its stores.
-        let [ino, first, end] = [&self.ino, &self.first, &self.end].map(|w| w.load(Relaxed));
-        (ino, PageNo(first), PageNo(end))
+        (self.ino.get(), PageNo(self.first.get()), PageNo(self.end.get()))
     }
 
     /// Notes that a transaction will be written from this slot on.
     #[inline]
     pub fn logs(&self, ino: u64, page: BlockNo, slot: u32) {
-        // ORDERING: Relaxed, only the holder writes it.
-        let (earlier, at) = (self.log_ino.load(Relaxed), self.log.load(Relaxed));
+        let (earlier, at) = (self.log_ino.get(), self.log.get());
         if at != 0 && earlier != ino {
-            self.before_ino.store(earlier, Relaxed); // ORDERING: Relaxed, before the Release below.
-            self.before.store(at, Release); // ORDERING: Release, before it is overwritten.
+            self.before_ino.set(earlier);
+            // Before it is overwritten.
+            self.before.publish(at);
         }
-        // ORDERING: Relaxed, published by the Release below.
-        self.log_ino.store(ino, Relaxed);
-        // ORDERING: Release, before the first line of the transaction.
-        self.log.store(page.0 << 6 | u64::from(slot), Release);
+        self.log_ino.set(ino);
+        // Before the first line of the transaction.
+        self.log.publish(page.0 << 6 | u64::from(slot));
     }
 
     /// Notes that the effects of the transaction are visible.
     #[inline]
     pub fn logged(&self) {
-        // ORDERING: Release, after the effects.
-        self.log.store(0, Release);
-        // ORDERING: Relaxed load, only the holder writes it.
-        if self.before.load(Relaxed) != 0 {
-            self.before.store(0, Release); // ORDERING: Release, after the effects.
+        // After the effects.
+        self.log.publish(0);
+        if self.before.get() != 0 {
+            self.before.publish(0);
         }
     }
 
     /// As [`Intent::log`], for the previous transaction.
     pub fn log_before(&self) -> Option<(u64, BlockNo, u32)> {
-        // ORDERING: Relaxed, as in `cells`.
-        let (ino, at) = (self.before_ino.load(Relaxed), self.before.load(Relaxed));
+        let (ino, at) = (self.before_ino.get(), self.before.get());
         (at != 0).then_some((ino, BlockNo(at >> 6), (at & 63) as u32))
     }
 
@@ -174,13 +169,13 @@ impl Intent {
             Some(SetTime::Now) => 1,
             Some(SetTime::At(_)) => 2,
         };
-        self.mtime.store(word, Relaxed); // ORDERING: Relaxed, before the Release of `logs`.
+        // `logs` follows, and publishes.
+        self.mtime.set(word);
     }
 
     /// What a record of attributes with this mtime does to that of the inode.
     pub fn mtime_change(&self, recorded: Time) -> Option<SetTime> {
-        // ORDERING: Relaxed, as in `cells`.
-        match self.mtime.load(Relaxed) {
+        match self.mtime.get() {
             1 => Some(SetTime::Now),
             2 => Some(SetTime::At(recorded)),
             _ => None,
@@ -189,40 +184,38 @@ impl Intent {
 
     /// Notes that buckets of this directory will be locked.
     pub fn note_dir(&self, ino: u64) {
-        // ORDERING: Relaxed loads, only the holder writes them.
-        if self.dirs.iter().any(|dir| dir.load(Relaxed) == ino) {
+        if self.dirs.iter().any(|dir| dir.get() == ino) {
             return;
         }
-        if let Some(free) = self.dirs.iter().find(|dir| dir.load(Relaxed) == 0) {
-            free.store(ino, Release); // ORDERING: Release, before the first bucket is locked.
+        if let Some(free) = self.dirs.iter().find(|dir| dir.get() == 0) {
+            // Before the first bucket is locked.
+            free.publish(ino);
         }
     }
 
     /// Directories of which it may hold buckets.
     pub fn dirs(&self) -> impl Iterator<Item = u64> {
-        // ORDERING: Relaxed, as in `cells`.
-        self.dirs.iter().map(|dir| dir.load(Relaxed)).filter(|ino| *ino != 0)
+        self.dirs.iter().map(OwnedU64::get).filter(|ino| *ino != 0)
     }
 
     /// Notes that buckets of the table at this word will be locked.
     #[inline]
     pub fn note_table(&self, word: u64) {
-        // ORDERING: Release, before they are locked.
-        self.table.store(word, Release);
+        self.table.publish(word);
     }
 
     /// The word of the table in which it locked buckets last, or was about to; 0: none.
     pub fn table(&self) -> u64 {
-        // ORDERING: Relaxed, as in `cells`.
-        self.table.load(Relaxed)
+        self.table.get()
     }
 
     /// Called at the end of a call: no bucket is held.
     #[inline]
     pub fn forget_dirs(&self) {
-        // ORDERING: Relaxed load, only the holder writes it; the places are filled from the first on.
-        if self.dirs[0].load(Relaxed) != 0 {
-            self.dirs.iter().for_each(|dir| dir.store(0, Release)); // ORDERING: Release, after the unlocks.
+        // The places are filled from the first on.
+        if self.dirs[0].get() != 0 {
+            // After the unlocks.
+            self.dirs.iter().for_each(|dir| dir.publish(0));
         }
     }
 
@@ -245,7 +238,7 @@ impl Intent {
     /// check.
     pub fn note_lowering(&self, last: Option<InodeId>) {
         if let Some(inode) = last {
-            self.unlinking[1].store(inode.generation, Release); // ORDERING: Release, as above.
+            self.unlinking[1].store(inode.generation, Release);
         }
         // ORDERING: Release; the count is lowered by a locked operation.
         self.unlinking[0].store(last.map_or(0, |inode| inode.ino.0 << 1 | 1), Release);
@@ -268,8 +261,8 @@ impl Intent {
 
     /// Notes a file without a name that was counted as having its first one, which is not durable yet.
     pub fn note_naming(&self, inode: InodeId) {
-        self.creating[1].store(inode.generation, Release); // ORDERING: Release, as above.
-        self.creating[0].store(inode.ino.0 << 1 | 1, Release); // ORDERING: Release, as above.
+        self.creating[1].store(inode.generation, Release);
+        self.creating[0].store(inode.ino.0 << 1 | 1, Release);
     }
 
     /// Notes that the inode has its name, or is given up.
@@ -297,8 +290,7 @@ impl Intent {
 
     /// Inode, page and slot of a transaction whose effects may not be visible.
     pub fn log(&self) -> Option<(u64, BlockNo, u32)> {
-        // ORDERING: Relaxed, as in `cells`.
-        let (ino, at) = (self.log_ino.load(Relaxed), self.log.load(Relaxed));
+        let (ino, at) = (self.log_ino.get(), self.log.get());
         (at != 0).then_some((ino, BlockNo(at >> 6), (at & 63) as u32))
     }
 
@@ -306,13 +298,13 @@ impl Intent {
     pub fn note_latch(&self, at: u64) -> Option<&AtomicU64> {
         // ORDERING: Relaxed load, only the holder writes it; Release, before the latch is taken.
         let place = self.latches.iter().find(|place| place.load(Relaxed) == 0)?;
-        place.store(at, Release); // ORDERING: Release, as above.
+        place.store(at, Release);
         Some(place)
     }
 
     /// Positions of the latches that it may hold.
     pub fn latches(&self) -> impl Iterator<Item = u64> {
-        // ORDERING: Relaxed, as in `cells`.
+        // ORDERING: Relaxed, the holder is dead; whoever got its lease sees all of its stores.
         self.latches.iter().map(|place| place.load(Relaxed)).filter(|at| *at != 0)
     }
 

@@ -62,7 +62,7 @@ fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
             met(Met::FileMoved);
             let mut garbage = alive.lists;
             garbage.push(Extent { block: page, count: 1 });
-            chain.clean_after.store(0, std::sync::atomic::Ordering::Relaxed); // ORDERING: Relaxed, I1 of `chain`.
+            chain.clean_after.set(0);
             garbage::free_unlinked(core, guard, chain, garbage);
             Ok(())
         }

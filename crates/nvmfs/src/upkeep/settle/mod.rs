@@ -136,7 +136,7 @@ pub fn sweep(core: &Core) -> u64 {
         lanes(core).filter_map(|lane| Some((lane, table.holder(&core.arena, LaneId(lane))?))).collect();
     // ORDERING: Relaxed, an estimate. Every call loads its line, and many that find no space may be here.
     if core.root().lanes_leased.load(Relaxed) != held.len() as u64 {
-        core.root().lanes_leased.store(held.len() as u64, Relaxed); // ORDERING: Relaxed, as above.
+        core.root().lanes_leased.store(held.len() as u64, Relaxed);
     }
     let dead: Vec<u16> =
         held.into_iter().filter(|(_, holder)| is_dead(*holder)).map(|(lane, _)| lane).collect();
@@ -247,7 +247,7 @@ fn settle_lane(core: &Core, number: u16) {
     drop(guard);
     // ORDERING: Release, after all of it.
     lane.intent.inside.store(0, Release);
-    lane.intent.holder.store(0, Release); // ORDERING: Release, as above.
+    lane.intent.holder.store(0, Release);
 }
 
 /// Flushes the slot of an inode that the lane was making. It becomes durable with its name, at one fence,

@@ -53,16 +53,17 @@ fn the_short_way_has_a_slot_where_its_lane_has_room() {
     assert_eq!((next(inode), next(core.inode(other.ino).unwrap())), (Some(2), None));
     let chain = only_chain(&bench);
     for (slot, wanted) in [(62, Some(62)), (63, Some(63)), (64, None)] {
-        chain.slot.store(slot, Relaxed);
+        chain.slot.set(slot);
         assert_eq!(next(inode), wanted);
     }
-    chain.slot.store(2, Relaxed);
-    chain.spare.store(1000, Relaxed);
+    chain.slot.set(2);
+    chain.spare.set(1000);
     assert_eq!(next(inode), None, "the next page is prepared, so this one is closed");
-    chain.spare.store(0, Relaxed);
-    let page = chain.page.swap(0, Relaxed);
+    chain.spare.set(0);
+    let page = chain.page.get();
+    chain.page.set(0);
     assert_eq!(next(inode), None, "there is no page");
-    chain.page.store(page, Relaxed);
+    chain.page.set(page);
     assert_eq!(next(inode), Some(2));
     let way = ways_of(inode.ino).into_iter().find(|way| guard.own.chains[*way].ino == inode.ino.0).unwrap();
     guard.own.chains[way].generation += 1;
