@@ -20,6 +20,10 @@ const STOP_CHECK_EVERY: Duration = Duration::from_millis(50);
 /// which may kill processes that the waiter may not.
 const FIRST_CHECK_MAX: Duration = Duration::from_secs(1);
 
+/// Most that counts between two checks of a waiter. They follow each other quickly. If this one was late, the waiter itself was stopped, or
+/// its last check took long: the holder may have been stopped as long.
+const STEP_MAX: Duration = Duration::from_secs(1);
+
 /// At most so many holders are watched by one thread side by side: a call that finds no space waits for several.
 const WATCHED_MAX: usize = 8;
 /// Each with the time of its last check.
@@ -29,10 +33,20 @@ thread_local! {
     /// There is no destructor: an ending thread returns its lane, and may wait during that.
     static WATCHED: RefCell<Watched> = const { RefCell::new([const { None }; WATCHED_MAX]) };
 
-    /// The lane whose holder this thread last saw at rest, and the time of that check.
-    static RESTED: Cell<Option<(u16, Instant)>> = const { Cell::new(None) };
+    /// The holder that this thread checked last.
+    static CHECKED: Cell<Option<Checked>> = const { Cell::new(None) };
 }
 const _: () = assert!(!std::mem::needs_drop::<RefCell<Watched>>());
+
+/// What a waiter's checks have found of the holder of a lane.
+#[derive(Clone, Copy)]
+struct Checked {
+    lane: u16,
+    /// The time of the last check.
+    at: Instant,
+    /// For how long it may have run, as far as this thread has looked, since it was last seen at rest or the wait began.
+    ran: Duration,
+}
 
 /// A holder that was seen at rest, and has not run since.
 pub struct Watch {
@@ -49,7 +63,7 @@ pub struct Watch {
 pub enum HolderCheck {
     /// It was killed just now.
     Killed,
-    /// It may have run for this part of the wait: since it was last seen at rest, if it was.
+    /// It may have run for this part of the wait, in steps of at most a second: since it was last seen at rest, if it was.
     MayHaveRun(Duration),
 }
 
@@ -70,12 +84,14 @@ pub fn first_check(patience: Duration) -> Duration {
 /// For a waiter: kills the holder if it is at rest for too long. Asks the daemon to do the same, which may kill
 /// holders that this process may not.
 pub fn check_and_kill_if_stopped(core: &Core, lane: u16, waited: Duration) -> HolderCheck {
+    let mut at_rest = false;
     if let Some(patience) = patience(core)
         && waited >= first_check(patience)
         && let Some(holder) = core.lane_table().holder(&core.arena, LaneId(lane))
     {
         core.lane_table().ask(&core.arena, LaneId(lane), holder);
-        let (at_rest, killed) = WATCHED.with_borrow_mut(|watched| {
+        let killed;
+        (at_rest, killed) = WATCHED.with_borrow_mut(|watched| {
             let watched = place_of(watched, holder);
             let killed = check_holder(core, lane, holder, patience, watched);
             (watched.is_some(), killed)
@@ -83,12 +99,21 @@ pub fn check_and_kill_if_stopped(core: &Core, lane: u16, waited: Duration) -> Ho
         if killed {
             return HolderCheck::Killed;
         }
-        if at_rest {
-            RESTED.set(Some((lane, Instant::now())));
-        }
     }
-    let rested = RESTED.get().filter(|(of, _)| *of == lane);
-    HolderCheck::MayHaveRun(rested.map_or(waited, |(_, at)| at.elapsed().min(waited)))
+    HolderCheck::MayHaveRun(may_have_run(lane, waited, at_rest))
+}
+
+/// For how long the holder of this lane may have run, by this check and those before.
+fn may_have_run(lane: u16, waited: Duration, at_rest: bool) -> Duration {
+    // A check from before this wait is one of another wait.
+    let before = CHECKED.get().filter(|checked| checked.lane == lane && checked.at.elapsed() <= waited);
+    let ran = match before {
+        _ if at_rest => Duration::ZERO,
+        Some(checked) => checked.ran + checked.at.elapsed().min(STEP_MAX),
+        None => waited.min(STEP_MAX),
+    };
+    CHECKED.set(Some(Checked { lane, at: Instant::now(), ran }));
+    ran
 }
 
 /// Where the holder is watched: its place, a free one, or that of the one whose last check is longest ago.
@@ -271,10 +296,29 @@ mod tests {
     fn a_holder_may_have_run_since_it_was_last_seen_at_rest() {
         let core = bare(1024);
         core.root().patience_ms.store(0, SeqCst);
-        let check = |lane| check_and_kill_if_stopped(&core, lane, 100 * SECOND);
-        assert_eq!(check(5), HolderCheck::MayHaveRun(100 * SECOND));
-        RESTED.set(Some((5, Instant::now())));
-        assert_eq!(check(6), HolderCheck::MayHaveRun(100 * SECOND), "another lane");
-        assert!(matches!(check(5), HolderCheck::MayHaveRun(ran) if ran < 100 * SECOND));
+        let check = |lane, waited| check_and_kill_if_stopped(&core, lane, waited);
+        assert_eq!(check(5, STEP_MAX / 2), HolderCheck::MayHaveRun(STEP_MAX / 2));
+        let checked = |lane, ago, ran| CHECKED.set(Some(Checked { lane, at: Instant::now() - ago, ran }));
+        let (step, long) = (STEP_MAX / 2, 100 * SECOND);
+        checked(5, step, long);
+        assert_eq!(check(6, long), HolderCheck::MayHaveRun(STEP_MAX), "another lane");
+        checked(5, step, long);
+        assert!(matches!(check(5, long), HolderCheck::MayHaveRun(ran) if ran >= long + step));
+        checked(5, step, long);
+        assert_eq!(check(5, step / 2), HolderCheck::MayHaveRun(step / 2), "another wait");
+        assert_eq!(may_have_run(5, long, true), Duration::ZERO);
+        let again = may_have_run(5, long, false);
+        assert!(again < long, "{again:?} since it was at rest");
+    }
+
+    /// Regression: both were stopped by one signal, for longer than a slow call may take. The waiter woke first, and took the lock for
+    /// forged.
+    #[test]
+    fn crash_the_time_for_which_a_waiter_was_stopped_itself_counted() {
+        for before in [None, Some(Checked { lane: 7, at: Instant::now() - 100 * SECOND, ran: SECOND / 2 })] {
+            CHECKED.set(before);
+            let ran = may_have_run(7, 101 * SECOND, false);
+            assert!(ran <= before.map_or(STEP_MAX, |checked| checked.ran + STEP_MAX), "{ran:?}");
+        }
     }
 }
