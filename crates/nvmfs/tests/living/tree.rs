@@ -183,7 +183,8 @@ fn in_spaces(ledger: Ledger, writers: std::ops::Range<u64>, seed: u64) {
     if random.below(3) == 0 {
         flags |= libc::CLONE_NEWUSER;
     }
-    let early = (random.below(2) == 0).then(attached);
+    // In a user namespace without the daemon's user nobody trusts the daemon.
+    let early = (random.below(2) == 0 || flags & libc::CLONE_NEWUSER != 0).then(attached);
     // A user namespace is for processes of one thread: a forked one.
     let middle = forked(|| {
         // SAFETY: changes this process alone.
