@@ -103,8 +103,9 @@ fn an_ordering_reason_reaches_six_lines_and_no_further() {
 
 #[test]
 fn an_ordering_reason_that_only_points_above_is_found() {
-    let pointing = "fn f() {\n    // ORDERING: Relaxed, a hint.\n    x.load(Ordering::Relaxed);\n    y.load(Ordering::Relaxed); // ORDERING: Relaxed, as above.\n}\n";
-    assert_eq!(found(pointing), [("ordering-above", 4)]);
+    let first = "    // ORDERING: Relaxed, a hint.\n    x.load(Ordering::Relaxed);\n";
+    let pointing = "    y.load(Ordering::Relaxed); // ORDERING: Relaxed, as above.\n";
+    assert_eq!(found(&format!("fn f() {{\n{first}{pointing}}}\n")), [("ordering-above", 4)]);
 }
 
 #[test]
