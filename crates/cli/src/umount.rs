@@ -5,8 +5,6 @@ use anyhow::{Result, bail};
 use heddle_console::image::is_clean;
 use heddle_fuse::{Image, Leaving};
 use std::fs::File;
-use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -107,14 +105,8 @@ impl Death {
 
 /// Returns true if the process that has locked the image has it open: it is another command, or a mount that began since.
 fn is_taken_anew(image: &Path) -> bool {
-    let Ok(image_now) = image.metadata() else { return true };
-    let is_image = |at: PathBuf| {
-        at.metadata().is_ok_and(|file| (file.dev(), file.ino()) == (image_now.dev(), image_now.ino()))
-    };
-    heddle_pmem::lock_holder(image).is_some_and(|pid| match std::fs::read_dir(format!("/proc/{pid}/fd")) {
-        Ok(descriptors) => descriptors.flatten().any(|entry| is_image(entry.path())),
-        Err(error) => error.kind() == ErrorKind::PermissionDenied,
-    })
+    let Ok(now) = image.metadata() else { return true };
+    heddle_pmem::lock_holder(image).is_some_and(|pid| heddle_vfs::procfs::has_open(pid, &now))
 }
 
 fn holders_of(image: &Path) -> String {

@@ -14,6 +14,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use heddle_vfs::procfs;
+use heddle_vfs::procfs::limited::{self, of_each};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
@@ -168,22 +169,12 @@ pub(crate) fn server_of(mount: &Mount) -> Option<Server> {
     let connection = format!("fuse_connection:\t{}", device.1);
     let sees_it = |pid: &u32| mounts::of_namespace(*pid).iter().any(|mount| mount.device == device);
     let (mut told, mut older) = (Vec::new(), Vec::new());
-    for pid in processes() {
-        let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
-        let device_files = descriptors
-            .flatten()
-            .filter(|entry| fs::read_link(entry.path()).is_ok_and(|to| to == Path::new("/dev/fuse")));
-        let infos: Vec<(i32, String)> = device_files
-            .filter_map(|entry| {
-                let number = entry.file_name().to_str()?.parse().ok()?;
-                Some((number, fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).ok()?))
-            })
-            .collect();
+    for (pid, connections) in of_each(processes(), connections_of) {
         let its = |info: &str| info.lines().any(|line| line == connection);
-        if infos.iter().any(|(fd, info)| its(info) && !has_ended(pid, *fd)) {
+        if connections.iter().any(|(fd, info)| its(info) && !has_ended(pid, *fd)) {
             told.push(pid);
         }
-        if !infos.is_empty() && !infos.iter().any(|(_, info)| info.contains("fuse_connection:")) {
+        if !connections.is_empty() && !connections.iter().any(|(_, info)| info.contains("fuse_connection:")) {
             older.push(pid);
         }
     }
@@ -195,6 +186,18 @@ pub(crate) fn server_of(mount: &Mount) -> Option<Server> {
         [pid] => Some(server(pid, &mount.source)),
         _ => None,
     }
+}
+
+/// The descriptors of FUSE connections of a process, and what the kernel tells of them. This may wait ([`procfs`]).
+fn connections_of(pid: u32) -> Vec<(i32, String)> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let device_files =
+        descriptors.filter(|entry| fs::read_link(entry.path()).is_ok_and(|to| to == Path::new("/dev/fuse")));
+    let info_of = |entry: fs::DirEntry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        Some((number, fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).ok()?))
+    };
+    device_files.filter_map(info_of).collect()
 }
 
 /// Returns true if this descriptor belongs to a connection that has ended, as far as this user may ask.
@@ -252,8 +255,8 @@ fn other_places(device: (u32, u32)) -> Vec<String> {
         here.map(|mount| format!("it is still mounted at {}", shown(&mount.dir))).collect();
     let namespace_of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let mut seen: BTreeSet<PathBuf> = namespace_of("thread-self").into_iter().collect();
-    for pid in processes() {
-        let Some(namespace) = namespace_of(&pid.to_string()) else { continue };
+    for (pid, namespace) in of_each(processes(), move |pid| namespace_of(&pid.to_string())) {
+        let Some(namespace) = namespace else { continue };
         if !seen.insert(namespace) {
             continue;
         }
@@ -272,7 +275,7 @@ pub(crate) fn processes() -> impl Iterator<Item = u32> {
 
 /// The letter of the process state. The name before it may hold any character.
 fn state_of(pid: u32) -> Option<char> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = limited::of(pid, |pid| fs::read(format!("/proc/{pid}/stat")).ok())??;
     String::from_utf8_lossy(&stat).rsplit_once(") ")?.1.chars().next()
 }
 
@@ -309,12 +312,15 @@ fn with_helper(dir: &Path, flags: UnmountFlags) -> Result<(), Error> {
 
 /// Processes with a file, a working directory or a program below `dir`, as far as this user may look.
 pub(crate) fn holders(dir: &Path) -> Vec<Holder> {
-    processes().filter(|pid| uses(*pid, dir)).map(Holder::of).collect()
+    let dir = dir.to_owned();
+    let asked = of_each(processes(), move |pid| uses(pid, &dir));
+    asked.into_iter().filter(|(_, uses)| *uses).map(|(pid, _)| Holder::of(pid)).collect()
 }
 
+/// This may wait ([`procfs`]).
 fn uses(pid: u32, dir: &Path) -> bool {
     let below = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
-    let (process, maps) = procfs::directory_and_maps(pid);
+    let process = procfs::directory(pid);
     if ["cwd", "root", "exe"].iter().any(|link| below(process.join(link))) {
         return true;
     }
@@ -323,7 +329,7 @@ fn uses(pid: u32, dir: &Path) -> bool {
         return true;
     }
     let inside = [dir.as_os_str().as_bytes(), b"/"].concat();
-    maps.split(|b| *b == b'\n').any(|line| {
+    procfs::maps(pid).unwrap_or_default().split(|b| *b == b'\n').any(|line| {
         let path = line.iter().position(|b| *b == b'/').map(|at| &line[at..]);
         path.is_some_and(|path| path.starts_with(&inside))
     })

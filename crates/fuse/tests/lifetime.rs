@@ -12,6 +12,7 @@ use common::{model, mount, own_namespace};
 use heddle_fuse::{Error, MountOptions, umount};
 use heddle_vfs::Time;
 use heddle_vfs::model::ModelFs;
+use heddle_vfs::testkit::{Headless, LockedMemory};
 
 fn is_mounted(dir: &Path) -> bool {
     fs::read_to_string("/proc/thread-self/mountinfo").unwrap().contains(dir.to_str().unwrap())
@@ -59,6 +60,65 @@ fn unmounting_a_busy_mount_names_its_users_and_force_unmounts_it() {
     drop(mount);
     assert!(!is_mounted(&dir));
     std::io::Write::write_all(&mut file, b"still served").unwrap();
+}
+
+/// A page of a file, mapped to read.
+struct Mapped(*mut std::ffi::c_void);
+
+impl Mapped {
+    fn of(file: &File) -> Mapped {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let at = unsafe { mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, file, 0) };
+        Mapped(at.unwrap())
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: this value's own mapping, to which no reference exists.
+        unsafe { rustix::mm::munmap(self.0, 4096) }.unwrap();
+    }
+}
+
+/// The text of a refused unmount, if there is one in time.
+fn refusal_of_umount(dir: &Path) -> String {
+    let began = std::time::Instant::now();
+    let Err(error) = umount(dir) else { panic!("a busy mount was unmounted") };
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    error.to_string()
+}
+
+#[test]
+fn a_busy_mount_names_users_whose_first_thread_has_ended() {
+    let Some(mount) = model() else { return };
+    let (dir, path) = (mount.mounted.dir().to_owned(), mount.path("file"));
+    fs::write(&path, [0; 4096]).unwrap();
+    let file = File::open(&path).unwrap();
+    let opens = Headless::new();
+    let mapped = Mapped::of(&file);
+    drop(file);
+    let maps = Headless::new();
+    assert!(heddle_fuse::mappers(&path).iter().any(|holder| holder.pid == maps.pid()));
+    drop(mapped);
+    let text = refusal_of_umount(&dir);
+    for pid in [opens.pid(), maps.pid()] {
+        assert!(text.contains(&format!("{pid} (")), "{pid}: {text}");
+    }
+    assert!(!text.contains(&format!("{} (", std::process::id())), "{text}");
+}
+
+#[test]
+fn a_stranger_who_locks_his_mappings_delays_no_unmount() {
+    let (Some(mount), Some(_locked)) = (model(), LockedMemory::new()) else { return };
+    let (dir, path) = (mount.mounted.dir().to_owned(), mount.path("file"));
+    fs::write(&path, [0; 4096]).unwrap();
+    let mapped = Mapped::of(&File::open(&path).unwrap());
+    let maps = Headless::new();
+    drop(mapped);
+    let text = refusal_of_umount(&dir);
+    assert!(text.contains(&format!("{} (", maps.pid())), "{text}");
+    assert!(heddle_fuse::mappers(&path).iter().any(|holder| holder.pid == maps.pid()));
 }
 
 #[test]

@@ -2,12 +2,23 @@
 //!
 //! A process whose first thread has ended (`pthread_exit` in `main`) goes on with its other threads. The kernel then shows its mappings,
 //! descriptors and directories only below these: `/proc/PID/maps` is empty, and `/proc/PID/fd` too.
+//!
+//! Blocking    A process can keep a reader of some of its files waiting for ever. The kernel locks its mappings while it maps a file of a
+//!             FUSE server that never answers (before Linux 6.17). While the process executes a program with such a file mapped, the kernel
+//!             locks `maps`, too, and in newer versions `stat`, `cwd`, `ns` and the links of `fd`. It does not lock `status`, `comm` and
+//!             the lists of threads and descriptors. A link may lead to a file whose file system never answers.
+//!             So functions below say that they may wait. They are for processes whose users may hold up the caller, and for [`limited`].
+
+pub mod limited;
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A list of threads that change all the time is read so often.
 const LISTS_MAX: usize = 100;
@@ -30,49 +41,103 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
     Err(io::Error::other(format!("the threads of process {pid} change too fast")))
 }
 
-/// The table of a process's mappings. It is empty for a thread of the kernel, and for a process that has ended.
+/// The table of a process's mappings. It is empty for a thread of the kernel, and for a process that has ended. It may wait for ever.
 ///
 /// # Errors
 /// The process is gone, or this user may not look, or the table cannot be read.
 pub fn maps(pid: u32) -> io::Result<Vec<u8>> {
-    find(pid).map(|(_, table)| table)
+    let process = of_process(pid);
+    let table = fs::read(process.join("maps"))?;
+    if !table.is_empty() {
+        return Ok(table);
+    }
+    let of_thread = |dir: PathBuf| match fs::read(dir.join("maps")) {
+        Ok(table) => Ok(Some(table).filter(|table| !table.is_empty())),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    };
+    Ok(find_thread(pid, of_thread)?.unwrap_or_default())
 }
 
-/// The directory that shows a process's descriptors, working directory, root and program; and the table of its mappings, which is empty
-/// if it cannot be read.
-pub fn directory_and_maps(pid: u32) -> (PathBuf, Vec<u8>) {
-    find(pid).unwrap_or_else(|_| (of_process(pid), Vec::new()))
-}
-
-/// The directory of [`directory_and_maps`].
+/// The directory that shows a process's descriptors, working directory, root and program. What is in it may wait.
 pub fn directory(pid: u32) -> PathBuf {
-    directory_and_maps(pid).0
+    let process = of_process(pid);
+    match has_ended(&process) {
+        Ok(true) => {
+            let lives = |dir: PathBuf| Ok(Some(dir).filter(|dir| has_ended(dir).is_ok_and(|ended| !ended)));
+            find_thread(pid, lives).ok().flatten().unwrap_or(process)
+        }
+        Ok(false) | Err(_) => process,
+    }
+}
+
+/// Returns true for a thread that the kernel shows though it has ended.
+fn has_ended(dir: &Path) -> io::Result<bool> {
+    // As bytes: a thread may have any name.
+    let status = fs::read(dir.join("status"))?;
+    let state = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"State:\t"));
+    Ok(state.is_some_and(|state| state.starts_with(b"Z") || state.starts_with(b"X")))
 }
 
 fn of_process(pid: u32) -> PathBuf {
     format!("/proc/{pid}").into()
 }
 
-fn find(pid: u32) -> io::Result<(PathBuf, Vec<u8>)> {
+/// The first answer for the directory of one of the process's threads, until no thread is new.
+fn find_thread<T>(pid: u32, mut ask: impl FnMut(PathBuf) -> io::Result<Option<T>>) -> io::Result<Option<T>> {
     let process = of_process(pid);
-    let table = fs::read(process.join("maps"))?;
     let mut asked = BTreeSet::from([pid]);
-    while table.is_empty() {
+    loop {
         let new: Vec<u32> = threads(pid)?.into_iter().filter(|thread| asked.insert(*thread)).collect();
         if new.is_empty() {
-            break;
+            return Ok(None);
         }
         for thread in new {
-            let dir = process.join(format!("task/{thread}"));
-            match fs::read(dir.join("maps")) {
-                Ok(table) if !table.is_empty() => return Ok((dir, table)),
-                Ok(_) => {}
-                Err(error) if is_gone(&error) => {}
-                Err(error) => return Err(error),
+            if let Some(found) = ask(process.join(format!("task/{thread}")))? {
+                return Ok(Some(found));
             }
         }
     }
-    Ok((process, table))
+}
+
+/// What the kernel knows of a file without a question to its file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Known {
+    /// The device of its file system.
+    pub device: u64,
+    /// Its inode.
+    pub inode: u64,
+    /// Its owner.
+    pub uid: u32,
+}
+
+/// Looks at a file by the link that a process's directory has to it. The link may wait, the file's file system is not asked.
+///
+/// # Errors
+/// The descriptor is closed, or this user may not look.
+pub fn known(link: &Path) -> io::Result<Known> {
+    let path = CString::new(link.as_os_str().as_bytes())?;
+    let mut found = MaybeUninit::<libc::statx>::zeroed();
+    let (flags, wanted) = (libc::AT_STATX_DONT_SYNC, libc::STATX_BASIC_STATS);
+    // SAFETY: the path ends with a zero, and the buffer is one `statx`.
+    if unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, wanted, found.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was zeroed, and the kernel has filled it.
+    let found = unsafe { found.assume_init() };
+    let device = libc::makedev(found.stx_dev_major, found.stx_dev_minor);
+    Ok(Known { device, inode: found.stx_ino, uid: found.stx_uid })
+}
+
+/// Returns true if a process has this file open. One whose descriptors may not be read, or not in time, counts as one that has.
+pub fn has_open(pid: u32, file: &fs::Metadata) -> bool {
+    let (device, inode) = (file.dev(), file.ino());
+    let is_it = move |at: Known| (at.device, at.inode) == (device, inode);
+    let asked = limited::of(pid, move |pid| match fs::read_dir(directory(pid).join("fd")) {
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        Ok(links) => links.flatten().any(|link| known(&link.path()).is_ok_and(is_it)),
+    });
+    asked.unwrap_or(true)
 }
 
 /// Returns true if the error says that a process or thread has ended.
@@ -83,53 +148,36 @@ pub fn is_gone(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Runs `look` on a child whose first thread has ended, and another one lives.
-    fn with_headless_child(look: impl FnOnce(u32)) {
-        extern "C" fn wait(_: *mut libc::c_void) -> *mut libc::c_void {
-            loop {
-                // SAFETY: it only waits for a signal.
-                unsafe { libc::pause() };
-            }
-        }
-        // SAFETY: the child makes plain calls alone, and ends with its parent.
-        let pid = unsafe { libc::fork() };
-        assert!(pid >= 0);
-        if pid == 0 {
-            // SAFETY: as above; the thread lives until the process is killed.
-            unsafe {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                let mut thread = 0;
-                libc::pthread_create(&raw mut thread, std::ptr::null(), wait, std::ptr::null_mut());
-                libc::syscall(libc::SYS_exit, 0);
-            }
-        }
-        let began = std::time::Instant::now();
-        let stat = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        while !stat().contains(") Z ") {
-            assert!(began.elapsed().as_secs() < 60, "its first thread does not end");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(pid as u32)));
-        // SAFETY: a child of this test, which waits for it.
-        unsafe {
-            libc::kill(pid, libc::SIGKILL);
-            libc::waitpid(pid, std::ptr::null_mut(), 0);
-        }
-        looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    }
+    use crate::testkit::{Headless, LockedMemory};
 
     #[test]
     fn a_process_whose_first_thread_has_ended_is_seen_whole() {
-        with_headless_child(|pid| {
-            assert_eq!(fs::read(of_process(pid).join("maps")).unwrap(), b"", "the kernel shows it by itself");
-            let threads = threads(pid).unwrap();
-            assert_eq!((threads.len(), threads.contains(&pid)), (2, true));
-            assert!(String::from_utf8_lossy(&maps(pid).unwrap()).contains("/libc"));
-            let dir = directory(pid);
-            assert_eq!(fs::read_link(dir.join("cwd")).unwrap(), std::env::current_dir().unwrap());
-            assert!(fs::read_dir(dir.join("fd")).unwrap().count() > 0);
-        });
+        let child = Headless::new();
+        let pid = child.pid();
+        assert_eq!(fs::read(of_process(pid).join("maps")).unwrap(), b"", "the kernel shows it by itself");
+        let threads = threads(pid).unwrap();
+        assert_eq!((threads.len(), threads.contains(&pid)), (2, true));
+        assert!(String::from_utf8_lossy(&maps(pid).unwrap()).contains("/libc"));
+        let dir = directory(pid);
+        assert_eq!(fs::read_link(dir.join("cwd")).unwrap(), std::env::current_dir().unwrap());
+        assert!(fs::read_dir(dir.join("fd")).unwrap().count() > 0);
+        let open = fs::metadata(dir.join("fd/2")).unwrap();
+        assert!(has_open(pid, &open));
+    }
+
+    #[test]
+    fn a_process_that_keeps_readers_waiting_holds_nobody_up() {
+        let Some(locked) = LockedMemory::new() else { return };
+        let pid = locked.pid();
+        let (tell, told) = std::sync::mpsc::channel();
+        let reads = std::thread::spawn(move || tell.send(maps(pid).is_ok()));
+        assert_eq!(directory(pid), of_process(pid));
+        assert_eq!(threads(pid).unwrap(), [pid]);
+        let _either = has_open(pid, &fs::metadata("/proc/self/ns/pid").unwrap());
+        let waits = told.recv_timeout(std::time::Duration::from_millis(500));
+        assert!(waits.is_err(), "its mappings can be read: this tests nothing");
+        drop(locked);
+        reads.join().unwrap().unwrap();
     }
 
     #[test]

@@ -205,13 +205,7 @@ fn forget_kernel_pages(core: &Core) {
 /// Returns true if this process has the image open. Clients have closed it. A process whose descriptors may
 /// not be read counts as one that has it open.
 fn has_open(process: u32, image: &Path) -> bool {
-    let Ok(image) = fs::metadata(image) else { return false };
-    match fs::read_dir(procfs::directory(process).join("fd")) {
-        Err(e) => e.kind() == io::ErrorKind::PermissionDenied,
-        Ok(fds) => fds.flatten().any(|fd| {
-            fs::metadata(fd.path()).is_ok_and(|file| (file.dev(), file.ino()) == (image.dev(), image.ino()))
-        }),
-    }
+    fs::metadata(image).is_ok_and(|image| procfs::has_open(process, &image))
 }
 
 /// The arena that a daemon of this user has noted for this image: its device and inode.
@@ -246,35 +240,43 @@ enum Found {
     Nothing,
 }
 
-/// Finds the arena of this mount, in any process that has it.
+/// Finds the arena of this mount, in any process that has it. A stranger's process may keep its reader waiting ([`procfs`]).
 fn find(identity: &Identity, noted: [u64; 2]) -> Found {
     let Ok(processes) = fs::read_dir("/proc") else { return Found::Nothing };
     let numbers = processes.flatten().filter_map(|process| process.file_name().to_str()?.parse().ok());
-    let mut places = numbers
-        .filter_map(|process| fs::read_dir(procfs::directory(process).join("fd")).ok())
-        .flat_map(|fds| fds.flatten());
-    let found = places.find_map(|fd| {
+    let files = procfs::limited::of_each(numbers, move |process| arena_of(process, noted));
+    files
+        .into_iter()
+        .filter_map(|(_, file)| file)
+        .find_map(|file| usable(file, identity))
+        .unwrap_or(Found::Nothing)
+}
+
+/// The file that was noted, if this process has it open.
+fn arena_of(process: u32, noted: [u64; 2]) -> Option<File> {
+    let is_noted = |device: u64, inode: u64, uid: u32| [device, inode] == noted && is_own_user(uid);
+    fs::read_dir(procfs::directory(process).join("fd")).ok()?.flatten().find_map(|fd| {
         let is_arena = fs::read_link(fd.path())
             .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"/memfd:heddle-arena"));
         // Before it is opened: a lease on a stranger's file would hold up the open.
-        let is_noted = |file: &fs::Metadata| [file.dev(), file.ino()] == noted && is_own_user(file.uid());
-        if !is_arena || !fs::metadata(fd.path()).is_ok_and(|file| is_noted(&file)) {
+        let is_its = |file: procfs::Known| is_noted(file.device, file.inode, file.uid);
+        if !is_arena || !procfs::known(&fd.path()).is_ok_and(is_its) {
             return None;
         }
         let file = File::options().read(true).write(true).open(fd.path()).ok()?;
         // Again: the descriptor may be another file's by now.
-        if !file.metadata().is_ok_and(|file| is_noted(&file)) {
-            return None;
-        }
-        let arena = Arena::attach(OwnedFd::from(file)).ok()?;
-        let root = arena.try_get(arena.root::<Root>())?;
-        if !root.is_of_this_build() {
-            return Some(Found::OtherBuild);
-        }
-        let durability = root.durability().filter(|_| root.is(identity) && root.ended.load(SeqCst) == 0)?;
-        Some(Found::Arena(arena, durability))
-    });
-    found.unwrap_or(Found::Nothing)
+        file.metadata().is_ok_and(|file| is_noted(file.dev(), file.ino(), file.uid())).then_some(file)
+    })
+}
+
+fn usable(file: File, identity: &Identity) -> Option<Found> {
+    let arena = Arena::attach(OwnedFd::from(file)).ok()?;
+    let root = arena.try_get(arena.root::<Root>())?;
+    if !root.is_of_this_build() {
+        return Some(Found::OtherBuild);
+    }
+    let durability = root.durability().filter(|_| root.is(identity) && root.ended.load(SeqCst) == 0)?;
+    Some(Found::Arena(arena, durability))
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -285,6 +287,7 @@ mod tests {
     use crate::volume::{MountOptions, format, mount};
     use heddle_vfs::FileSystem;
     use heddle_vfs::short::Short;
+    use heddle_vfs::testkit::LockedMemory;
     use std::os::fd::AsRawFd;
 
     /// A daemon of another version took over an arena whose fields it looked for elsewhere.
@@ -335,6 +338,19 @@ mod tests {
         let began = std::time::Instant::now();
         assert!(matches!(find(&identity, [device, inode + 1]), Found::Nothing));
         assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn a_stranger_who_locks_his_mappings_delays_no_takeover() {
+        let Some(locked) = LockedMemory::new() else { return };
+        let (pid, (tell, told)) = (locked.pid(), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            let identity = Identity { uuid: [1; 16], boot: boot_id(), epoch: 1, seed: 1 };
+            let is_found = !matches!(find(&identity, [0, 0]), Found::Nothing);
+            let _either = has_open(pid, Path::new("/proc/self/ns/pid"));
+            tell.send(is_found).unwrap();
+        });
+        assert_eq!(told.recv_timeout(std::time::Duration::from_secs(30)), Ok(false));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::notes::{self, Note, NoteError, Noted};
 use super::wire;
 use crate::counters::Counters;
 use crate::process::boot_id;
-use crate::state::core::Core;
+use crate::state::core::{Core, NO_GROUP};
 use crate::volume::Volume;
 use heddle_vfs::ioctl::AttachIoctl;
 use rustix::event::{EventfdFlags, eventfd};
@@ -106,6 +106,8 @@ impl Server {
             // ORDERING: Relaxed, a setting.
             core.root().patience_ms.store(ms, Relaxed);
         }
+        // ORDERING: Relaxed, a setting, too. No process has attached by this server yet.
+        core.root().attach_group.store(options.group.unwrap_or(NO_GROUP), Relaxed);
         let no_attach = refusal(&core, options);
         let path = core.region.path().map(whole);
         let image = core.region.fd().and_then(|file| image_id(file).ok()).unwrap_or_default();

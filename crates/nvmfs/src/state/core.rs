@@ -84,6 +84,9 @@ pub struct BucketPool {
     pub heads: [AtomicU64; crate::state::bucket::CLASSES],
 }
 
+/// No group has this number.
+pub const NO_GROUP: u32 = u32::MAX;
+
 /// The arena's root: the positions of everything in the arena.
 #[repr(C, align(64))]
 pub struct Root {
@@ -121,6 +124,8 @@ pub struct Root {
     seed: u32,
     /// How long a stopped process may hold up others before it is killed, in ms; 0: for ever.
     pub patience_ms: AtomicU32,
+    /// The group whose members may attach; [`NO_GROUP`]: none.
+    pub attach_group: AtomicU32,
     /// 1: logs are kept as short as on a full image, also where there is space.
     pub short_logs: AtomicU32,
     blocks_total: u64,
@@ -500,6 +505,7 @@ impl Root {
             ended: AtomicU32::new(0),
             seed: identity.seed(),
             patience_ms: AtomicU32::new(PATIENCE_MS),
+            attach_group: AtomicU32::new(NO_GROUP),
             short_logs: AtomicU32::new(0),
             blocks_total: layout.blocks_total,
             durability: parts.region.durability().raw(),

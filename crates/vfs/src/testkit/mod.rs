@@ -6,6 +6,8 @@
 //! - [`appenders`]: many threads append records; none is lost, mixed with another or reported at a wrong offset.
 //! - [`crowd`]: threads in one file or directory, one promise a function.
 //! - [`posix`]: what POSIX and Linux say, one rule a function.
+//! - [`Headless`]: a process whose first thread has ended.
+//! - [`LockedMemory`]: a process whose mappings keep each reader waiting for ever.
 //! - [`Tree`]: all that a file system holds, to compare two of them, for instance before and after a crash.
 
 pub mod appenders;
@@ -13,7 +15,9 @@ pub mod crowd;
 mod differential;
 mod full;
 mod generate;
+mod headless;
 mod io;
+mod locked_memory;
 pub mod posix;
 mod steps;
 #[cfg(test)]
@@ -26,5 +30,7 @@ pub use crate::tree::{Node, Tree, explicit};
 pub use differential::{Differential, agrees_with_model};
 pub use full::{Full, Random, needs_no_space};
 pub use generate::steps;
+pub use headless::Headless;
 pub use io::{AppendIo, FsFile, PositionalIo};
+pub use locked_memory::LockedMemory;
 pub use steps::{Act, Calls, OpenFiles, Outcome, Stat, Step, Who, play};

@@ -3,14 +3,20 @@
 //! The kernel's list of a process's mappings names the process slot's page: the arena's file, at the process slot's offset.
 //! No number in shared memory is taken for a process. If something cannot be read, for lack of descriptors or
 //! memory, the answer is unknown, and no thread is taken for dead.
+//!
+//! A process can keep a reader of its mappings waiting for ever ([`procfs`]). So they are read only if its users or groups may attach
+//! ([`Attachers`]): those users can hold up others anyway, and no other user can. A process that gives up its rights after it has attached
+//! is not found, as another user's is not found by a client.
 
 use crate::state::core::Core;
 use heddle_arena::ProcessTag;
 use heddle_arena::process_slots::page_bytes;
 use heddle_vfs::procfs;
+use heddle_vfs::unmapped::{is_one_group, is_one_user, is_own_user};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A process.
 pub struct Process {
@@ -52,7 +58,7 @@ impl Process {
 
     /// Returns true if the process still holds the process slot.
     pub fn still_holds_slot(&self, core: &Core, tag: ProcessTag) -> bool {
-        page(core, tag).is_some_and(|page| holds_slot(self.pid, &page) == Some(true))
+        slot(core, tag).is_some_and(|slot| holds_slot(self.pid, &slot) == Some(true))
     }
 }
 
@@ -84,29 +90,66 @@ struct Page {
     inode: u64,
 }
 
-fn page(core: &Core, tag: ProcessTag) -> Option<Page> {
-    let file = File::from(core.arena.fd()?.try_clone_to_owned().ok()?);
-    Some(Page { offset: u64::from(tag.process_slot()?) * page_bytes(), inode: file.metadata().ok()?.ino() })
+/// Users whose processes may attach.
+struct Attachers {
+    /// The user of the daemon, who owns the arena.
+    daemon: u32,
+    group: u32,
+}
+
+impl Attachers {
+    /// `status`: a process's file of that name.
+    fn may_include(&self, status: &str) -> bool {
+        let numbers = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            line.split_whitespace().filter_map(|number| number.parse::<u32>().ok()).collect::<Vec<_>>()
+        };
+        let is_user = |uid: &u32| *uid == 0 || is_own_user(*uid) || *uid == self.daemon && is_one_user(*uid);
+        let is_member = |gid: &u32| *gid == self.group && is_one_group(*gid);
+        // Real, effective, saved, and that of the file system.
+        numbers("Uid:").iter().any(is_user)
+            || numbers("Gid:").iter().any(is_member)
+            || numbers("Groups:").iter().any(is_member)
+    }
+}
+
+/// What is looked for, and where.
+struct Slot {
+    page: Page,
+    attachers: Attachers,
+}
+
+fn slot(core: &Core, tag: ProcessTag) -> Option<Slot> {
+    let arena = File::from(core.arena.fd()?.try_clone_to_owned().ok()?).metadata().ok()?;
+    let page = Page { offset: u64::from(tag.process_slot()?) * page_bytes(), inode: arena.ino() };
+    // ORDERING: Relaxed, a setting.
+    let group = core.root().attach_group.load(Relaxed);
+    Some(Slot { page, attachers: Attachers { daemon: arena.uid(), group } })
 }
 
 /// All processes on this process slot: one, or several that share their memory; `None`: not all could be examined.
 pub fn of(core: &Core, tag: ProcessTag) -> Option<Vec<Process>> {
-    let page = page(core, tag)?;
+    let slot = slot(core, tag)?;
     let mut found = Vec::new();
     for process in fs::read_dir("/proc").ok()? {
         let Some(pid) = process.ok()?.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        if holds_slot(pid, &page)? {
+        if holds_slot(pid, &slot)? {
             found.push(Process { pid });
         }
     }
     Some(found)
 }
 
-fn holds_slot(pid: u32, page: &Page) -> Option<bool> {
+fn holds_slot(pid: u32, slot: &Slot) -> Option<bool> {
+    // As bytes: a process may have any name.
+    let status = unless_gone(fs::read(format!("/proc/{pid}/status")))?.unwrap_or_default();
+    if !slot.attachers.may_include(&String::from_utf8_lossy(&status)) {
+        return Some(false);
+    }
     let table = unless_gone(procfs::maps(pid))?.unwrap_or_default();
-    Some(String::from_utf8_lossy(&table).lines().any(|line| is_page(line, page)))
+    Some(String::from_utf8_lossy(&table).lines().any(|line| is_page(line, &slot.page)))
 }
 
 /// `start-end perms offset device inode path`
@@ -124,7 +167,9 @@ fn is_page(line: &str, page: &Page) -> bool {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::state::core::NO_GROUP;
     use crate::state::core::tests::bare;
+    use heddle_vfs::testkit::LockedMemory;
     use std::io::Error;
 
     #[test]
@@ -177,10 +222,46 @@ mod tests {
         assert_eq!((found[0].task(me), found[0].task(0)), (Some(me), None));
         assert!(found[0].still_holds_slot(&core, tag));
         // A slot that nobody has.
-        let next = u64::from(tag.process_slot().unwrap()) + 1;
-        let lonely = Page { offset: next * page_bytes(), inode: page(&core, tag).unwrap().inode };
+        let mut lonely = slot(&core, tag).unwrap();
+        assert_eq!(lonely.page.offset, u64::from(tag.process_slot().unwrap()) * page_bytes());
+        assert_eq!(holds_slot(pid, &lonely), Some(true));
+        lonely.page.offset += page_bytes();
         assert_eq!(holds_slot(pid, &lonely), Some(false));
-        assert_eq!(page(&core, tag).unwrap().offset + page_bytes(), lonely.offset);
+    }
+
+    #[test]
+    fn mappings_are_read_of_users_who_may_attach_alone() {
+        let attachers = |daemon, group| Attachers { daemon, group };
+        let status = |uids: &str, gids: &str, groups: &str| {
+            format!("Name:\tx\\nUid:\t0\nUid:\t{uids}\nGid:\t{gids}\nGroups:\t{groups} \nNSpid:\t77\n")
+        };
+        let others = "5 5 5 5";
+        for (daemon, group, status, may) in [
+            (7, NO_GROUP, status(others, others, "5 6"), false),
+            (5, NO_GROUP, status(others, "1 1 1 1", ""), true),
+            (7, NO_GROUP, status("5 5 7 5", others, ""), true),
+            (7, NO_GROUP, status("5 0 5 5", others, ""), true),
+            (7, 5, status("1 1 1 1", "1 5 1 1", ""), true),
+            (7, 6, status(others, others, "4 6 8"), true),
+            (7, 7, status(others, others, "77 8"), false),
+            (7, 77, String::new(), false),
+        ] {
+            assert_eq!(attachers(daemon, group).may_include(&status), may, "{daemon} {group} {status}");
+        }
+        let own = std::fs::read_to_string("/proc/self/status").unwrap();
+        assert!(attachers(7, NO_GROUP).may_include(&own));
+    }
+
+    #[test]
+    fn a_stranger_who_locks_his_mappings_delays_no_search() {
+        let Some(_locked) = LockedMemory::new() else { return };
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let core = bare(1024);
+            let tag = core.process_slot().unwrap().tag();
+            tell.send(of(&core, tag).map(|found| found.len())).unwrap();
+        });
+        assert_eq!(told.recv_timeout(std::time::Duration::from_secs(30)), Ok(Some(1)));
     }
 
     /// Regression: the daemon had no descriptor left to read about a living thread, and took it for dead.
