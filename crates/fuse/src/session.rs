@@ -91,13 +91,16 @@ impl MountPoint {
         // nor unmounted.
         let spare = [spare_descriptor().map_err(refused)?, spare_descriptor().map_err(refused)?];
         let dead = self.dead.filter(|dead| mounts::mount_at(&dir).is_some_and(|mount| mount.is(dead)));
+        // The dead mount goes, and the new one may get its numbers.
+        let stays = |mount: &mounts::Mount| !dead.as_ref().is_some_and(|dead| dead.is(mount));
+        let before: Vec<mounts::Mount> = mounts::all().into_iter().filter(stays).collect();
         let connection = match dead {
             Some(_) => in_place_of_the_dead(&dir, options)?,
             None => connect(&dir, options).map_err(refused)?,
         };
         drop(spare);
         let (tell, events) = mpsc::channel();
-        let mount = mounts::mount_at(&dir);
+        let mount = own_mount(&before, mounts::all(), &dir, &options.source);
         let _first = mount.as_ref().map(|mount| shared.connection.set(mount.device.1));
         let unmounter =
             Unmounter { dir: dir.clone(), mount, events: tell.clone(), shared: Arc::clone(&shared) };
@@ -133,6 +136,18 @@ impl MountPoint {
 /// As those.
 pub fn mount(fs: Arc<dyn FileSystem>, dir: &Path, options: &MountOptions) -> Result<Mounted, Error> {
     MountPoint::check(dir, &options.source)?.mount(fs, options)
+}
+
+/// The mount that this process has just made, by the table before and after that. Another program may have mounted over it since.
+fn own_mount(
+    before: &[mounts::Mount],
+    now: Vec<mounts::Mount>,
+    dir: &Path,
+    source: &Path,
+) -> Option<mounts::Mount> {
+    let is_new = |mount: &mounts::Mount| !before.iter().any(|earlier| earlier.is(mount));
+    now.into_iter()
+        .find(|mount| mount.dir == dir && mount.is_heddle() && mount.source == source && is_new(mount))
 }
 
 /// Mounts in place of the dead mount there. Open files of the dead one stay open, but fail.
@@ -393,4 +408,30 @@ impl Unmounter {
 enum Found {
     Unmounted,
     Nothing,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_made_over_ours_is_not_taken_for_it() {
+        let table = |lines: &[&str]| mounts::parse(lines.join("\n").as_bytes());
+        let lines = [
+            "22 1 0:20 / / rw - ext4 /dev/vda rw",
+            "40 22 0:33 / /d rw - fuse.heddle /i rw,user_id=0",
+            "41 40 0:34 / /d rw - fuse.heddle /i rw,user_id=0",
+            "42 41 0:35 / /d rw - tmpfs none rw",
+            "43 42 0:36 / /d rw - fuse.heddle /other rw,user_id=5",
+        ];
+        let own = |before: &[&str], now: &[&str]| {
+            let own = own_mount(&table(before), table(now), Path::new("/d"), Path::new("/i"));
+            own.map(|mount| mount.id)
+        };
+        assert_eq!(own(&lines[..1], &lines[..2]), Some(40));
+        assert_eq!(own(&lines[..2], &lines), Some(41), "the first is another's");
+        assert_eq!(own(&lines[..1], &[lines[0], lines[3], lines[4]]), None, "ours has gone by now");
+        // The numbers are given out again.
+        assert_eq!(own(&["40 22 0:99 / /d rw - fuse.heddle /i rw"], &lines[..2]), Some(40));
+    }
 }
