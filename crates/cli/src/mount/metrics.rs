@@ -14,14 +14,14 @@ use heddle_nvmfs::wire::refuse_descriptors;
 use heddle_vfs::unmapped::is_own_user;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, chownat, fstat, open};
-use rustix::net::{SocketFlags, accept_with};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with};
 use rustix::process::umask;
 use std::fs;
-use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -149,11 +149,11 @@ fn bind(path: &Path, group: Option<u32>) -> Result<(UnixListener, (u64, u64))> {
     let is_socket = fs::symlink_metadata(path).map(|meta| meta.file_type().is_socket());
     match is_socket {
         // Each other refusal, as of a socket of datagrams or with a long queue, is one of a living program.
-        Ok(true) => match UnixStream::connect(path) {
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+        Ok(true) => match try_to_connect(path) {
+            Err(Errno::CONNREFUSED) => {
                 fs::remove_file(path).with_context(|| format!("cannot replace {shown}"))?;
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(Errno::NOENT) => {}
             Err(error) => {
                 bail!("cannot answer at {shown} (-o metrics=): another program may use it: {error}")
             }
@@ -165,6 +165,13 @@ fn bind(path: &Path, group: Option<u32>) -> Result<(UnixListener, (u64, u64))> {
     let listener = listen(path).with_context(|| format!("cannot answer at {shown} (-o metrics=)"))?;
     let made = restrict(path, group).with_context(|| format!("cannot restrict {shown} to its owner"))?;
     Ok((listener, made))
+}
+
+/// Does not wait for a program that accepts no connection.
+fn try_to_connect(path: &Path) -> rustix::io::Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
 /// A socket that only its owner may use from the first moment on, whatever the caller's umask.
@@ -261,7 +268,7 @@ impl MetricsServer {
             let mut some = [0; 1024];
             match rustix::io::read(&connection.socket, &mut some) {
                 Ok(n) if n > 0 => connection.question.extend_from_slice(&some[..n]),
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::INTR) => {}
                 _ => return false,
             }
             if is_whole(&connection.question) {
@@ -271,7 +278,7 @@ impl MetricsServer {
         };
         match rustix::net::send(&connection.socket, answer, rustix::net::SendFlags::NOSIGNAL) {
             Ok(n) => drop(answer.drain(..n)),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => return false,
         }
         !answer.is_empty()
@@ -304,6 +311,7 @@ fn path_of(question: &[u8]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
     use std::sync::{Mutex, PoisonError};
 
     /// The process has one umask: of the tests that bind a socket one runs at a time.
@@ -352,6 +360,27 @@ mod tests {
         assert_eq!(living.recv(&mut [0; 8]).unwrap(), 4, "its name is gone");
         drop(living);
         bind(&path, None).expect("it is a dead program's");
+    }
+
+    #[test]
+    fn a_program_that_accepts_nobody_does_not_hold_up_a_mount() {
+        let _umask = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let full = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::bind(&full, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&full, 0).unwrap();
+        let _waits = UnixStream::connect(&path).unwrap();
+        let began = Instant::now();
+        // It lets the mount go on, should that wait.
+        let freed = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(20));
+            drop(full);
+        });
+        let why = format!("{:#}", bind(&path, None).unwrap_err());
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        assert!(why.contains("another program may use it"), "{why}");
+        drop(freed);
     }
 
     #[test]
