@@ -24,6 +24,7 @@ pub mod testkit;
 pub mod tree;
 mod types;
 pub mod unmapped;
+pub mod workers;
 pub mod xattr;
 
 pub use cred::{Cred, Permission};

@@ -4,6 +4,8 @@
 //! State       one thread and its clients, each of which has a few seconds in all. A slow client delays no other: if all places are
 //!             taken, a new client takes the place of the oldest.
 //! Invariants  M1  a socket's name is removed only while it names the socket that was made here.
+//!             M2  a client may hold the thread up: before Linux 6.16 the thread closes the descriptors that a client sends, which may
+//!                 take for ever. So the end waits for the thread with a limit, and a reading is taken only inside the gate.
 
 use super::covers;
 use crate::counters::prometheus;
@@ -12,10 +14,13 @@ use heddle_console::failure::usage;
 use heddle_nvmfs::counters::Counters;
 use heddle_nvmfs::wire::refuse_descriptors;
 use heddle_vfs::unmapped::is_own_user;
+use heddle_vfs::workers::{self, Ended, Gate, Worker};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, chownat, fstat, open};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
+};
 use rustix::process::umask;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -24,7 +29,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a client may take, from its first byte to the last byte of the answer.
@@ -87,15 +91,26 @@ pub struct Metrics {
     /// The socket's name, and the file that it names.
     socket: Option<(PathBuf, (u64, u64))>,
     stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    gate: Arc<Gate>,
+    thread: Option<Worker>,
+}
+
+impl Metrics {
+    /// Stops to serve.
+    pub fn close(mut self) -> Ended {
+        self.end()
+    }
+
+    /// M2.
+    fn end(&mut self) -> Ended {
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        workers::end(self.thread.take().into_iter().collect(), &self.gate)
+    }
 }
 
 impl Drop for Metrics {
     fn drop(&mut self) {
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.end();
         // M1.
         if let Some((path, made)) = &self.socket
             && fs::symlink_metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == *made)
@@ -125,7 +140,7 @@ fn open_at(address: &MetricsAddress, group: Option<u32>) -> Result<(OwnedFd, Met
         }
     };
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-    Ok((listener, Metrics { socket, stop, thread: None }))
+    Ok((listener, Metrics { socket, stop, gate: Arc::default(), thread: None }))
 }
 
 /// Starts to serve. Members of `group` may use a socket, too.
@@ -134,12 +149,20 @@ pub fn start(
     address: &MetricsAddress,
     group: Option<u32>,
 ) -> Result<Metrics> {
-    let (listener, mut metrics) = open_at(address, group)?;
-    let stop = Arc::clone(&metrics.stop);
+    let (listener, metrics) = open_at(address, group)?;
+    serve(reading, listener, metrics)
+}
+
+fn serve(
+    reading: impl Fn() -> Counters + Send + 'static,
+    listener: OwnedFd,
+    mut metrics: Metrics,
+) -> Result<Metrics> {
+    let (stop, gate) = (Arc::clone(&metrics.stop), Arc::clone(&metrics.gate));
     rustix::io::ioctl_fionbio(&listener, true)?;
-    let server = MetricsServer { listener, stop, reading: Box::new(reading), connections: Vec::new() };
-    let thread = std::thread::Builder::new().name("heddle-metrics".into());
-    metrics.thread = Some(thread.spawn(move || server.serve()).context("cannot start a thread")?);
+    let server = MetricsServer { listener, stop, gate, reading: Box::new(reading), connections: Vec::new() };
+    let thread = Worker::start("heddle-metrics", move || server.serve());
+    metrics.thread = Some(thread.context("cannot start a thread")?);
     Ok(metrics)
 }
 
@@ -211,6 +234,7 @@ struct Connection {
 struct MetricsServer {
     listener: OwnedFd,
     stop: Arc<OwnedFd>,
+    gate: Arc<Gate>,
     reading: Box<dyn Fn() -> Counters + Send>,
     connections: Vec<Connection>,
 }
@@ -272,6 +296,7 @@ impl MetricsServer {
                 _ => return false,
             }
             if is_whole(&connection.question) {
+                let Some(_inside) = self.gate.enter() else { return false };
                 connection.answer = Some(answer(&connection.question, &self.reading));
             }
             return connection.question.len() < QUESTION_BYTES_MAX;
@@ -311,6 +336,11 @@ fn path_of(question: &[u8]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use std::io::{IoSlice, Write};
+    use std::mem::MaybeUninit;
+    use std::net::TcpStream;
+    use std::os::fd::{AsFd, BorrowedFd};
     use std::os::unix::net::UnixStream;
     use std::sync::{Mutex, PoisonError};
 
@@ -381,6 +411,81 @@ mod tests {
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
         assert!(why.contains("another program may use it"), "{why}");
         drop(freed);
+    }
+
+    /// Sends a byte and a descriptor.
+    fn send_with(to: &UnixStream, bytes: &[u8], fd: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = [fd];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        sendmsg(to, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+    }
+
+    #[test]
+    fn a_kernel_that_can_refuses_descriptors_at_the_metrics_socket() {
+        const SO_PASSRIGHTS: libc::c_int = 83;
+        let _umask = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let (listener, _) = bind(&path, None).unwrap();
+        let client = UnixStream::connect(&path).unwrap();
+        let _accepted = listener.accept().unwrap();
+        let (mut value, mut len) = (0u32, size_of::<u32>() as libc::socklen_t);
+        let fd = client.as_raw_fd();
+        // SAFETY: the value has `len` bytes.
+        let known = unsafe {
+            libc::getsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw mut value).cast(), &mut len)
+        };
+        if known != 0 {
+            eprintln!("SKIPPED: Linux before 6.16 lets descriptors through");
+            return;
+        }
+        assert_eq!(send_with(&client, b"G", client.as_fd()), Err(Errno::PERM));
+    }
+
+    /// A client sends a TCP socket that lingers: the thread that closes it waits for the other end.
+    #[test]
+    fn a_client_that_holds_up_the_thread_does_not_hold_up_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        // As before Linux 6.16.
+        let listener = UnixListener::bind(&path).unwrap();
+        let far = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut lingers = TcpStream::connect(far.local_addr().unwrap()).unwrap();
+        let (far, _) = far.accept().unwrap();
+        lingers.set_nonblocking(true).unwrap();
+        while lingers.write(&[0; 1 << 16]).is_ok() {}
+        rustix::net::sockopt::set_socket_linger(&lingers, Some(Duration::from_secs(100))).unwrap();
+        let client = UnixStream::connect(&path).unwrap();
+        // Sent before anybody listens, so that the thread's descriptor of the TCP socket is the last one.
+        send_with(&client, b"GET /metrics HTTP/1.0\r\n\r\n", lingers.as_fd()).unwrap();
+        drop(lingers);
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let metrics = Metrics { socket: None, stop, gate: Arc::default(), thread: None };
+        let metrics = serve(|| panic!("the mount has ended"), listener.into(), metrics).unwrap();
+        let (gate, began) = (Arc::clone(&metrics.gate), Instant::now());
+        // It has come as far as the descriptor.
+        while unread(&client) > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(metrics.close(), Ended::HeldUp, "nothing held it up: this tests nothing");
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+        // The thread goes on, and finds that all has ended.
+        drop(far);
+        let began = Instant::now();
+        while Arc::strong_count(&gate) > 1 {
+            assert!(began.elapsed() < Duration::from_secs(60), "the thread never ends");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The bytes of memory of what the other end has not read.
+    fn unread(socket: &UnixStream) -> libc::c_int {
+        let mut len = 0;
+        // SAFETY: the call writes one number.
+        assert_eq!(unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut len) }, 0);
+        len
     }
 
     #[test]

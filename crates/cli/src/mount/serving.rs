@@ -9,6 +9,7 @@ use heddle_fuse::{EndMark, MountPoint, Mounted, Unmounter};
 use heddle_nvmfs::counters::Counters;
 use heddle_nvmfs::server::Server;
 use heddle_vfs::FileSystem;
+use heddle_vfs::workers::Ended;
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::sync::Arc;
@@ -146,17 +147,27 @@ fn finish(
     let Serving { mounted, attach_server, metrics, upkeep } = serving;
     let was_shut_down = mounted.shut_down();
     let served = mounted.wait();
-    drop((metrics, upkeep));
+    drop(upkeep);
     let end = match &served {
         Err(heddle_fuse::Error::Unmount { .. }) => End::StillMounted,
         _ if was_shut_down() => End::ShutDown,
         _ => End::Unmounted,
     };
-    if !attach_server.is_none_or(|attach_server| stops(attach_server, end)) {
-        talk(
-            "heddle: the thread of the attach socket does not end: a program has sent it a descriptor whose file cannot be closed. The \
-             image is closed without it",
-        );
+    let stopped = metrics.map_or(Ended::Whole, Metrics::close);
+    match attach_server.map_or(Ended::Whole, |attach_server| stops(attach_server, end)).max(stopped) {
+        Ended::Whole => {}
+        Ended::HeldUp => talk(
+            "heddle: a thread of the attach socket or of the metrics does not end: a program has sent it a descriptor whose file cannot \
+             be closed. The image is closed without it",
+        ),
+        // It may still store to the image.
+        Ended::AtWork => {
+            let why = "a thread of the mount was still at work on the image, which is left as a kill leaves it; the next mount recovers";
+            unmount_report.leave(why);
+            // Nothing is closed, and a successor finds the note.
+            image.close(End::StillMounted, unmount_report)?;
+            bail!(why);
+        }
     }
     let closed = image.close(end, unmount_report);
     if closed.is_ok()
@@ -170,8 +181,7 @@ fn finish(
 }
 
 /// Stops the attach socket. The image of a mount that is not unmounted is left as by a dead daemon, so the next one must find its state.
-/// Returns as [`Server::close`].
-fn stops(attach_server: Server, end: End) -> bool {
+fn stops(attach_server: Server, end: End) -> Ended {
     match end {
         End::Unmounted => attach_server.close(),
         End::StillMounted | End::ShutDown => attach_server.abandon(),
@@ -322,7 +332,7 @@ mod tests {
             let server = Server::start(&volume, &ServerOptions::default()).unwrap();
             let notes = runtime_directory(false).unwrap();
             assert!(statat(&notes, &note, AtFlags::empty()).is_ok(), "it is not noted at all");
-            assert!(stops(server, end));
+            assert_eq!(stops(server, end), Ended::Whole);
             assert_eq!(statat(&notes, &note, AtFlags::empty()).is_ok(), is_left, "{end:?}");
             let _ = unlinkat(&notes, &note, AtFlags::empty());
         }

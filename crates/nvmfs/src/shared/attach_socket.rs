@@ -1,6 +1,6 @@
 //! The attach socket: accepts or refuses processes, and hands them the mount's memory or counters.
 //!
-//! State       one thread: it listens, answers, and watches the attached processes. A connection is for one question and one answer.
+//! State       one thread: it listens and answers. A connection is for one question and one answer.
 //! Invariants  I1  only the user who mounted, root (with `CAP_SYS_ADMIN`), and members of one named group are accepted; the kernel
 //!                 tells the peer's identity.
 //!             I2  only processes that have asked the mount itself for the attach socket are accepted ([`super::attach_ioctl`]). An attach
@@ -9,16 +9,16 @@
 //!                 accepted at once. Each user, and all strangers together, have their own number of connections, so a
 //!                 peer takes a place only from its like.
 //!             I4  descriptors that a peer sends are not installed here. Linux before 6.16 nevertheless closes them on this thread: a
-//!                 lingering TCP socket may hold it up. So the end of the server waits for it only for some time, and the thread works
-//!                 on the mount only while it holds `ended`, and that is false.
+//!                 lingering TCP socket may hold it up. So nothing that a mount needs depends on this thread: the rounds have one of their
+//!                 own ([`super::rounds`]), and the server ends without it. The thread works on the mount only inside the gate.
 
 use super::attach_ioctl::{AttachToken, AttachTokens};
 use super::wire::{self, Answer, Hello, PACKET_BYTES, Want};
 use crate::counters::Counters;
 use crate::state::core::Core;
-use crate::upkeep::settle;
 use heddle_vfs::admin::is_administrator;
 use heddle_vfs::unmapped::{is_one_group, is_own_user};
+use heddle_vfs::workers::Gate;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals};
 use rustix::io::Errno;
@@ -28,8 +28,8 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -45,8 +45,8 @@ const CONNECTIONS_OF_A_MEMBER_MAX: usize = 8;
 const CONNECTIONS_OF_STRANGERS_MAX: usize = 16;
 /// The same for all group members together.
 const CONNECTIONS_OF_MEMBERS_MAX: usize = 256;
-/// Interval at which the daemon looks for dead lanes by itself.
-const STOP_CHECK_EVERY: Duration = Duration::from_millis(500);
+/// How often connections are looked through for those whose time is over.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// What an attach socket gives access to.
 pub(super) struct SharedMount {
@@ -83,8 +83,8 @@ pub(super) struct AttachSocket {
     pub(super) mount: SharedMount,
     pub(super) listener: OwnedFd,
     pub(super) stop: Arc<OwnedFd>,
-    /// The server has ended, perhaps without this thread (I4).
-    pub(super) ended: Arc<Mutex<bool>>,
+    /// The way to the mount (I4).
+    pub(super) gate: Arc<Gate>,
     pub(super) group: Option<u32>,
     /// The tokens of the mount; `None`: this attach socket belongs to no mount.
     pub(super) tokens: Option<Arc<AttachTokens>>,
@@ -93,22 +93,8 @@ pub(super) struct AttachSocket {
 
 impl AttachSocket {
     pub(super) fn listen(mut self) {
-        let mut locked = false;
-        let mut rounds = settle::Rounds::default();
-        let mut looked = Instant::now();
         loop {
-            let (stopped, called, spoken) = self.wait(STOP_CHECK_EVERY.saturating_sub(looked.elapsed()));
-            if looked.elapsed() >= STOP_CHECK_EVERY {
-                if let Some(core) = self.mount.core.as_ref().filter(|_| self.mount.no_attach.is_none())
-                    && let Some(_mount) = self.works_on_mount()
-                {
-                    rounds.go(core);
-                    // A daemon that took over has no lock of its own until the last client of the dead daemon
-                    // has gone.
-                    locked = locked || core.region.lock_again();
-                }
-                looked = Instant::now();
-            }
+            let (stopped, called, spoken) = self.wait(LOOK_EVERY);
             if stopped {
                 return;
             }
@@ -127,12 +113,6 @@ impl AttachSocket {
                 }
             }
         }
-    }
-
-    /// I4. `None`: the server has ended, and the image may be closed.
-    fn works_on_mount(&self) -> Option<MutexGuard<'_, bool>> {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        (!*ended).then_some(ended)
     }
 
     /// Waits for work, at most so long. Returns: stop requested, a connection is waiting, the clients that have sent
@@ -187,7 +167,7 @@ impl AttachSocket {
     fn answer(&self, connection: &Connection) {
         let mut packet = [0; PACKET_BYTES];
         let Ok(len) = wire::receive_bytes(&connection.socket, &mut packet) else { return };
-        let Some(_mount) = self.works_on_mount() else { return };
+        let Some(_inside) = self.gate.enter() else { return };
         // Answered only after its question: unread data in the socket would destroy the answer.
         if connection.caller == Caller::Stranger {
             let (uid, mounted) = (

@@ -5,9 +5,9 @@
 //! the same code, and do not need the daemon. The argument about death and delay is in docs/processes.md.
 //!
 //! State       [`attach_ioctl`]: how a mount announces its attach socket, and the attach socket knows which process has asked; [`wire`]:
-//!             the messages; [`server`], [`attach_socket`], [`client`]: the two ends; [`attach_address`]: the users whom a client trusts;
-//!             [`notes`]: what a daemon leaves for its successor; [`adopt`]: after a daemon's death; [`fork`]: forked children, which
-//!             inherit the descriptors.
+//!             the messages; [`server`], [`attach_socket`], [`client`]: the two ends; [`rounds`]: what the daemon does by itself;
+//!             [`attach_address`]: the users whom a client trusts; [`notes`]: what a daemon leaves for its successor; [`adopt`]: after a
+//!             daemon's death; [`fork`]: forked children, which inherit the descriptors.
 //! Invariants  I1  nothing from the socket is trusted: lengths and numbers are checked, descriptors are inspected.
 //!             I2  an arena is accepted only if boot, image and mount epoch match the daemon's answer (docs/protocol.md L6).
 //! Source      docs/protocol.md L1, L6.
@@ -19,6 +19,7 @@ mod attach_socket;
 pub mod client;
 pub mod fork;
 pub mod notes;
+mod rounds;
 pub mod server;
 pub mod wire;
 

@@ -2,17 +2,21 @@
 //!
 //! Which processes are accepted, and what they get, is in `attach_socket`. An ordinary attach socket is an abstract socket with
 //! a random name: it cannot be planted, needs no lock, and is not left behind.
+//!
+//! A server has two threads: that of the socket, which other users may hold up, and that of the rounds (`rounds`). Both work on the mount
+//! inside one gate ([`heddle_vfs::workers`]), so the end of the server can say whether the image may be closed.
 
 use super::attach_ioctl::{ADDRESS_BYTES_MAX, AttachToken, AttachTokens};
 use super::attach_socket::{AttachSocket, SharedMount};
 use super::image_id;
 use super::notes::{self, Note, NoteError, Noted};
-use super::wire;
+use super::{rounds, wire};
 use crate::counters::Counters;
 use crate::process::boot_id;
 use crate::state::core::{Core, NO_GROUP};
 use crate::volume::Volume;
 use heddle_vfs::ioctl::AttachIoctl;
+use heddle_vfs::workers::{self, Ended, Gate, Worker};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -23,14 +27,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// How long the end of a server waits for its thread.
-const THREAD_END_MAX: Duration = Duration::from_secs(5);
 
 /// Why no attach socket can be opened.
 #[derive(thiserror::Error, Debug)]
@@ -88,9 +87,8 @@ pub struct Server {
     /// The path of an attach socket that has one, and the device and inode of the socket made there.
     socket: Option<(PathBuf, [u64; 2])>,
     stop: Arc<OwnedFd>,
-    ended: Arc<Mutex<bool>>,
-    /// The thread, and what it drops last.
-    thread: Option<(JoinHandle<()>, Receiver<()>)>,
+    gate: Arc<Gate>,
+    threads: Vec<Worker>,
     note: Option<Result<Note, NoteError>>,
 }
 
@@ -161,7 +159,7 @@ impl Server {
             mount,
             listener,
             stop,
-            ended: Arc::default(),
+            gate: Arc::default(),
             group: options.group,
             tokens: at.is_none().then(|| Arc::clone(&tokens)),
             connections: Vec::new(),
@@ -174,14 +172,15 @@ impl Server {
         tokens: Arc<AttachTokens>,
         socket: Option<(PathBuf, [u64; 2])>,
     ) -> io::Result<Server> {
-        let (stop, ended) = (Arc::clone(&attach_socket.stop), Arc::clone(&attach_socket.ended));
-        let (ends, end) = channel();
-        let thread = std::thread::Builder::new().name("heddle-attach".into()).spawn(move || {
-            attach_socket.listen();
-            // After the socket and its connections.
-            drop(ends);
-        })?;
-        Ok(Server { tokens, socket, stop, ended, thread: Some((thread, end)), note: None })
+        let (stop, gate) = (Arc::clone(&attach_socket.stop), Arc::clone(&attach_socket.gate));
+        let shared = attach_socket.mount.core.clone().filter(|_| attach_socket.mount.no_attach.is_none());
+        let mut server = Server { tokens, socket, stop, gate, threads: Vec::new(), note: None };
+        if let Some(core) = shared {
+            let (stop, gate) = (Arc::clone(&server.stop), Arc::clone(&server.gate));
+            server.threads.push(Worker::start("heddle-rounds", move || rounds::go(&core, &stop, &gate))?);
+        }
+        server.threads.push(Worker::start("heddle-attach", || attach_socket.listen())?);
+        Ok(server)
     }
 
     /// The mount's answer to the question for its attach socket.
@@ -199,32 +198,31 @@ impl Server {
         self.note.as_ref()?.as_ref().err()
     }
 
-    /// Stops listening. Returns false if the server's thread does not come to an end: a peer holds it up. It does not touch the mount any
-    /// more.
-    pub fn close(mut self) -> bool {
+    /// Stops listening. After [`Ended::AtWork`] the mount must not be closed; a successor may take it over, as after
+    /// [`Server::abandon`].
+    pub fn close(mut self) -> Ended {
+        let ended = self.end();
+        if ended == Ended::AtWork {
+            self.keep_note();
+        }
+        ended
+    }
+
+    /// Stops listening as a dying daemon does: its clients' state can be taken over.
+    pub fn abandon(mut self) -> Ended {
+        self.keep_note();
         self.end()
     }
 
-    /// Stops listening as a dying daemon does: its clients' state can be taken over. Returns as [`Server::close`].
-    pub fn abandon(mut self) -> bool {
+    fn keep_note(&mut self) {
         if let Some(Ok(note)) = self.note.take() {
             note.keep();
         }
-        self.end()
     }
 
-    fn end(&mut self) -> bool {
-        let Some((thread, end)) = self.thread.take() else { return true };
+    fn end(&mut self) -> Ended {
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if end.recv_timeout(THREAD_END_MAX) == Err(RecvTimeoutError::Timeout) {
-            // The lock waits for what the thread does to the mount now: that alone may take longer.
-            *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            if !thread.is_finished() {
-                return false;
-            }
-        }
-        let _ = thread.join();
-        true
+        workers::end(std::mem::take(&mut self.threads), &self.gate)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::lane_counters::{KINDS, SPANS, Totals};
 use crate::shared::attach_ioctl::question;
+use crate::shared::rounds::ROUND_EVERY;
 use crate::shared::server::{Server, ServerOptions, abstract_socket};
 use crate::variant::Variant;
 use crate::volume::{MountOptions, format, mount};
@@ -10,6 +11,7 @@ use heddle_pmem::Region;
 use heddle_vfs::ioctl::AttachIoctl;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketType, connect, socket_with, socketpair};
+use std::sync::Mutex;
 
 /// An attach socket that lets nobody attach, and its address.
 fn closed(group: Option<u32>) -> (AttachSocket, SocketAddrUnix) {
@@ -22,8 +24,8 @@ fn closed(group: Option<u32>) -> (AttachSocket, SocketAddrUnix) {
         path: Some("/some/image".into()),
     };
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-    let ended = Arc::default();
-    let socket = AttachSocket { mount, listener, stop, ended, group, tokens: None, connections: Vec::new() };
+    let gate = Arc::default();
+    let socket = AttachSocket { mount, listener, stop, gate, group, tokens: None, connections: Vec::new() };
     (socket, SocketAddrUnix::new_abstract_name(&name).unwrap())
 }
 
@@ -240,14 +242,14 @@ fn crash_peers_put_off_the_daemons_rounds() {
     const NOT_COUNTED: u64 = 1 << 20;
     let leased = &fs.core.root().lanes_leased;
     let next_round = || {
-        let mut peer_at = Instant::now() + STOP_CHECK_EVERY * 24 / 25;
+        let mut peer_at = Instant::now() + ROUND_EVERY * 24 / 25;
         leased.store(NOT_COUNTED, SeqCst);
         let began = Instant::now();
         while leased.load(SeqCst) == NOT_COUNTED {
             if Instant::now() >= peer_at {
                 // It has come and gone.
                 drop(crate::shared::client::counters(&socket));
-                peer_at = Instant::now() + STOP_CHECK_EVERY * 24 / 25;
+                peer_at = Instant::now() + ROUND_EVERY * 24 / 25;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -261,7 +263,7 @@ fn crash_peers_put_off_the_daemons_rounds() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let fastest = (0..4).map(|_| next_round()).min().unwrap();
-    assert!(fastest < STOP_CHECK_EVERY * 8 / 5, "{fastest:?} from round to round");
+    assert!(fastest < ROUND_EVERY * 8 / 5, "{fastest:?} from round to round");
     drop(server);
     crate::state::lease::leave(&fs.core);
     volume.unmount();

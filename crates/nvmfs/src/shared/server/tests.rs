@@ -14,6 +14,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::channel;
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
@@ -127,12 +128,50 @@ fn unread(socket: &OwnedFd) -> libc::c_int {
     len
 }
 
+/// A server whose thread of the attach socket is held up, as by a stranger before Linux 6.16.
+struct Parked {
+    server: Server,
+    /// The last client, whom the thread answers once it goes on.
+    _client: OwnedFd,
+    /// Dropped, it lets the thread go on.
+    far: TcpStream,
+}
+
 /// A peer sends a TCP socket that lingers: the thread that closes it waits for the other end.
-#[test]
-fn the_end_waits_for_no_thread_that_a_peer_holds_up() {
+fn parked(mount: SharedMount) -> Parked {
     let (listener, name) = abstract_socket().unwrap();
     // As before Linux 6.16.
     wire::pass_descriptors(&listener, true);
+    let attach_socket = AttachSocket {
+        mount,
+        listener,
+        stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap()),
+        gate: Arc::default(),
+        group: None,
+        tokens: None,
+        connections: Vec::new(),
+    };
+    let far = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut lingers = TcpStream::connect(far.local_addr().unwrap()).unwrap();
+    let (far, _) = far.accept().unwrap();
+    lingers.set_nonblocking(true).unwrap();
+    while lingers.write(&[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&lingers, Some(Duration::from_secs(100))).unwrap();
+    let client = seqpacket().unwrap();
+    connect(&client, &SocketAddrUnix::new_abstract_name(&name).unwrap()).unwrap();
+    // Sent before there is a thread, so that its descriptor of the TCP socket is the last one.
+    let hello = Hello::new(Want::Counters, AttachToken::default());
+    wire::send(&client, hello.as_bytes(), &[lingers.as_fd()]).unwrap();
+    drop(lingers);
+    let server = Server::listening(attach_socket, Arc::new(AttachTokens::of(&name)), None).unwrap();
+    while unread(&client) > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Parked { server, _client: client, far }
+}
+
+#[test]
+fn the_end_waits_for_no_thread_that_a_peer_holds_up() {
     let readings = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&readings);
     let reading = Box::new(move || -> Counters {
@@ -140,51 +179,70 @@ fn the_end_waits_for_no_thread_that_a_peer_holds_up() {
         panic!("the mount has ended")
     });
     let mount = SharedMount { core: None, reading, no_attach: None, image: [0; 2], path: None };
-    let attach_socket = AttachSocket {
-        mount,
-        listener,
-        stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap()),
-        ended: Arc::default(),
-        group: None,
-        tokens: None,
-        connections: Vec::new(),
-    };
-    let server = Server::listening(attach_socket, Arc::new(AttachTokens::of(&name)), None).unwrap();
-    let far = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut lingers = TcpStream::connect(far.local_addr().unwrap()).unwrap();
-    let (far, _) = far.accept().unwrap();
-    lingers.set_nonblocking(true).unwrap();
-    while lingers.write(&[0; 1 << 16]).is_ok() {}
-    rustix::net::sockopt::set_socket_linger(&lingers, Some(THREAD_END_MAX * 12)).unwrap();
-    let connected = || {
-        let client = seqpacket().unwrap();
-        connect(&client, &SocketAddrUnix::new_abstract_name(&name).unwrap()).unwrap();
-        client
-    };
-    let until_read = |client: &OwnedFd| {
-        while unread(client) > 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    };
-    // The thread is kept at another peer's rubbish, so that its descriptor of the TCP socket is the last one.
-    let (first, client) = (connected(), connected());
-    let kept = server.ended.lock().unwrap();
-    wire::send(&first, b"rubbish", &[]).unwrap();
-    until_read(&first);
-    let hello = Hello::new(Want::Counters, AttachToken::default());
-    wire::send(&client, hello.as_bytes(), &[lingers.as_fd()]).unwrap();
-    drop(lingers);
-    drop(kept);
-    until_read(&client);
-    let (ended, began) = (Arc::clone(&server.ended), Instant::now());
-    assert!(!server.close(), "nothing held it up: this tests nothing");
-    assert!(began.elapsed() < THREAD_END_MAX * 6, "{:?}", began.elapsed());
+    let Parked { server, _client, far } = parked(mount);
+    let (gate, began) = (Arc::clone(&server.gate), Instant::now());
+    assert_eq!(server.close(), Ended::HeldUp, "nothing held it up: this tests nothing");
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     // The thread goes on, and finds that all has ended: it reads nothing of the mount.
     drop(far);
     let began = Instant::now();
-    while Arc::strong_count(&ended) > 1 {
+    while Arc::strong_count(&gate) > 1 {
         assert!(began.elapsed() < Duration::from_secs(30), "the thread never ends");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(readings.load(SeqCst), 0);
+}
+
+#[test]
+fn rounds_go_on_while_a_peer_holds_up_the_socket() {
+    let region = Region::anonymous(8 << 20).unwrap();
+    format(&region, Variant::Heddle).unwrap();
+    let volume = mounted(region, false);
+    let core = volume.fs().core;
+    let reading = Box::new(|| -> Counters { panic!("nobody asks") });
+    let mount =
+        SharedMount { core: Some(Arc::clone(&core)), reading, no_attach: None, image: [0; 2], path: None };
+    let Parked { server, _client, far } = parked(mount);
+    // Each round counts the leased lanes anew.
+    const NOT_COUNTED: u64 = 1 << 20;
+    for _ in 0..2 {
+        core.root().lanes_leased.store(NOT_COUNTED, SeqCst);
+        let began = Instant::now();
+        while core.root().lanes_leased.load(SeqCst) == NOT_COUNTED {
+            assert!(began.elapsed() < Duration::from_secs(30), "the daemon looks at nothing");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(server.close(), Ended::HeldUp, "nothing held it up: this tests nothing");
+    drop(far);
+    drop(core);
+    unmount(volume);
+}
+
+/// A round that is under way may store to the image: it is not closed then, and a successor finds the note.
+#[test]
+fn a_server_still_at_work_says_so_and_leaves_its_note() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let region = Region::create(&path, 8 << 20, &OpenOptions::default()).unwrap();
+    format(&region, Variant::Heddle).unwrap();
+    let volume = mounted(region, false);
+    let meta = path.metadata().unwrap();
+    let note = || notes::read([meta.dev(), meta.ino()]).unwrap();
+    let mut server = Server::start(&volume, &ServerOptions::default()).unwrap();
+    let ((go_on, held), (tell, told), gate) = (channel::<()>(), channel(), Arc::clone(&server.gate));
+    let works = move || {
+        let _inside = gate.enter().unwrap();
+        tell.send(()).unwrap();
+        let _ = held.recv();
+    };
+    server.threads.push(Worker::start("at-work", works).unwrap());
+    told.recv().unwrap();
+    assert_eq!(server.close(), Ended::AtWork);
+    assert!(note().is_some(), "a successor needs it");
+    drop(go_on);
+    let notes_dir = notes::runtime_directory(false).unwrap();
+    let name = format!("{:x}-{:x}.mount", meta.dev(), meta.ino());
+    rustix::fs::unlinkat(&notes_dir, name, rustix::fs::AtFlags::empty()).unwrap();
+    unmount(volume);
 }
