@@ -10,6 +10,8 @@
 //!             I2  a reclaimer is inside a call of its own; a reclaimer that is outside has died, and its word is void.
 //!             I3  the word names the reclaimer's lane and the number of the reclaim. So a later reclaim by the same lane is not taken for
 //!                 one that was found to be over (`models::inside`).
+//!             I4  the settler of a dead reclaimer's lane clears its words before it waits for anything (`lease::withdraw_reclaims`). The
+//!                 dead one stores nothing any more, and the settler is inside in its place, which I2 would take for the reclaimer.
 
 use crate::alloc::{itable, return_all};
 use crate::ids::LANES;

@@ -35,7 +35,7 @@ use std::sync::atomic::compiler_fence;
 use std::sync::{Arc, Weak};
 
 pub use life::{held_blocks, leave, park, unpark};
-pub use reclaimers::{LANE_BITS, exclude_reclaimers, is_void, reclaimer_lane};
+pub use reclaimers::{LANE_BITS, exclude_reclaimers, is_void, reclaimer_lane, withdraw_reclaims};
 
 /// Numbers of all lanes that were ever leased.
 pub fn lanes(core: &Core) -> impl Iterator<Item = u16> + use<> {

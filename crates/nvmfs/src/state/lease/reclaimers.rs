@@ -23,6 +23,20 @@ pub fn is_void(core: &Core, reclaimer: u64) -> bool {
     reclaimer_lane(reclaimer).is_none_or(|lane| core.lane(lane).intent.inside.load(SeqCst) == 0)
 }
 
+/// Clears the words with which the dead holder of this lane announced itself in other lanes. The caller has the lease, and settles the
+/// lane. It is inside itself meanwhile, so the words would not be void (I4).
+pub fn withdraw_reclaims(core: &Core, number: u16) {
+    for lane in super::lanes(core) {
+        let word = &core.lane(lane).intent.reclaimer;
+        let reclaimer = word.load(SeqCst);
+        if reclaimer_lane(reclaimer) == Some(number) {
+            // ORDERING: SeqCst, as where it was announced: a thread that finds 0 sees the stores of the dead one. Relaxed: another thread
+            // has cleared it.
+            let _withdrawn = word.compare_exchange(reclaimer, 0, SeqCst, Relaxed);
+        }
+    }
+}
+
 /// Marks the lane as inside for the caller, which may use it: no reclaimer is active there, and none starts until
 /// `inside` is zero again.
 #[cold]

@@ -6,7 +6,12 @@
 //! Invariants  I1  the caller holds the lane's lease, so its last holder is dead or has released it.
 //!             I2  nothing that the dead thread has written is trusted: numbers are checked before they are used, and a lock is
 //!                 released only if its own word names the lane.
-//!             I3  the settler waits for no lock, only for a lane that decides whether an inode ends (`keep`). Every step may be repeated.
+//!             I3  the settler waits for no lock, only for a reclaimer of the lane (`exclude_reclaimers`), and for a lane that decides if
+//!                 an inode ends (`keep`). It settles these lanes inside its own wait if they are dead. Every step may be repeated.
+//!             I4  nobody waits for a lane that is being settled, but for locks that it lets go of at the end. Before its first wait the
+//!                 settler withdraws what I3 waits for: the lane's words as a reclaimer, and its claim. From then on it does not wait
+//!                 while it has a claim. Otherwise settlers would wait for each other, or one for itself. Of two dead lanes one may have
+//!                 claimed an inode that the other one was working on, and the other one may have announced itself in it.
 //! Crash order C1  durable (chains flushed, fence) before visible; visible before unlocked; blocks are freed last, after the fence.
 
 mod chains;
@@ -27,7 +32,7 @@ use crate::state::core::{Core, Hooks};
 use crate::state::inode::InodeRef;
 use crate::state::lane::{Lane, LaneLocal, Pinning};
 use crate::state::latch::Latch;
-use crate::state::lease::{LaneGuard, exclude_reclaimers, lanes, of_the_dead};
+use crate::state::lease::{LaneGuard, exclude_reclaimers, lanes, of_the_dead, withdraw_reclaims};
 use crate::state::opens;
 use crate::state::scratch::Scratch;
 use crate::state::wait::{check_every, holders, settle_if_dead, stopped};
@@ -177,6 +182,9 @@ pub fn settle(core: &Core, lease: Lease) -> Option<Lease> {
 
 fn settle_lane(core: &Core, number: u16) {
     let lane = core.lane(number);
+    // I4.
+    withdraw_reclaims(core, number);
+    names::withdraw_claim(core, lane, number);
     exclude_reclaimers(core, lane);
     // SAFETY: I1: the lease is the caller's, and no guard of it exists.
     if !lane.is_sound(unsafe { lane.own() }) {
@@ -191,7 +199,6 @@ fn settle_lane(core: &Core, number: u16) {
     // SAFETY: the lane is the caller's (I1).
     unsafe { guard.own.heap.drop_implausible_lists(&core.arena) };
     let mut garbage = Vec::new();
-    names::withdraw_claim(core, &guard);
     let kept = repair_chains(core, &mut guard, &mut garbage);
     flush_born(core, lane);
     step(Step::Settling);

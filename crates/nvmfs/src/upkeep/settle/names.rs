@@ -13,7 +13,7 @@ use crate::names::ops::prepare;
 use crate::names::table::{self, Logged};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
-use crate::state::lane::Freeing;
+use crate::state::lane::{Freeing, Lane};
 use crate::state::lease::LaneGuard;
 use crate::state::opens;
 use crate::steps::{Step, step};
@@ -295,17 +295,17 @@ fn lose(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, last: bool)
 }
 
 /// The inode of this number, if the lane has claimed its end.
-fn claimed<'c>(core: &'c Core, guard: &LaneGuard<'_>, ino: u64) -> Option<InodeRef<'c>> {
-    core.slot(Ino(ino)).filter(|inode| inode.volatile.claimer() == guard.id)
+fn claimed(core: &Core, lane: u16, ino: u64) -> Option<InodeRef<'_>> {
+    core.slot(Ino(ino)).filter(|inode| inode.volatile.claimer() == lane)
 }
 
 /// Withdraws the claim of the lane on an inode that it has not begun to end. Its note stays: [`end_half_ended`] asks again.
-pub fn withdraw_claim(core: &Core, guard: &LaneGuard<'_>) {
-    if let Some((ino, how)) = guard.lane.intent.freeing()
+pub fn withdraw_claim(core: &Core, lane: &Lane, number: u16) {
+    if let Some((ino, how)) = lane.intent.freeing()
         && how != Freeing::Begun
-        && let Some(inode) = claimed(core, guard, ino)
+        && let Some(inode) = claimed(core, number, ino)
     {
-        inode.volatile.unclaim(opens::claims_as(core, guard.id));
+        inode.volatile.unclaim(opens::claims_as(core, number));
     }
 }
 
@@ -313,7 +313,7 @@ pub fn withdraw_claim(core: &Core, guard: &LaneGuard<'_>) {
 pub fn end_half_ended(core: &Core, guard: &mut LaneGuard<'_>) {
     let Some((ino, how)) = guard.lane.intent.freeing() else { return };
     if how == Freeing::Begun
-        && let Some(inode) = claimed(core, guard, ino)
+        && let Some(inode) = claimed(core, guard.id, ino)
     {
         // Its blocks and its number are free at the next mount.
         life::dies(core, guard.id, inode);

@@ -14,6 +14,7 @@ use crate::state::opens;
 use crate::steps::Step;
 use crate::volume::bench::child;
 use heddle_vfs::short::Short;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// The settler took what others stored while it looked for damage. Then nothing could be changed any more.
 #[test]
@@ -131,6 +132,43 @@ fn a_settler_waits_until_another_lane_knows_whether_an_inode_ends() {
     fs.release(bench.file);
     assert_eq!(core.slot(ino).unwrap().volatile.generation(), 0, "nobody ended it");
     lease::leave(core);
+}
+
+/// One had claimed the inode that the other one was working on, and that one had announced itself in the first: whoever was settled first
+/// waited for its own settler.
+#[test]
+fn a_dead_reclaimer_of_a_dead_claimer_is_settled() {
+    for claimer_is_first in [false, true] {
+        let bench = bench();
+        let fs = bench.volume.fs();
+        let core = &fs.core;
+        core.root().patience_ms.store(1, SeqCst);
+        fs.remove(Ino::ROOT, "f").unwrap();
+        let ino = bench.file.ino;
+        let pid = child(|| {
+            let mut calls = [lease::enter(core).unwrap(), lease::enter(core).unwrap()];
+            calls.sort_by_key(|call| call.id);
+            let [first, second] = calls;
+            let (claims, works) = if claimer_is_first { (first, second) } else { (second, first) };
+            works.lane.begin(ino, PageNo(0), PageNo(1));
+            claims.lane.intent.note_freeing(ino.0, Freeing::Claimed);
+            assert!(core.slot(ino).unwrap().volatile.claim(opens::claims_as(core, claims.id)));
+            claims.lane.intent.reclaimer.store(1 << lease::LANE_BITS | u64::from(works.id), SeqCst);
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(3) };
+        });
+        assert_eq!(libc::WEXITSTATUS(ended(pid, 0)), 3);
+        let began = Instant::now();
+        sweep(core);
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        assert_eq!(core.damage_found(), None);
+        let words = lease::lanes(core).map(|lane| core.lane(lane).intent.reclaimer.load(SeqCst));
+        assert_eq!(words.max(), Some(0));
+        assert!(fs.getattr(ino).is_ok(), "it is open");
+        fs.release(bench.file);
+        assert_eq!(core.slot(ino).unwrap().volatile.generation(), 0, "nobody ended it");
+        lease::leave(core);
+    }
 }
 
 /// Each settler would have waited for the other one's claim.
