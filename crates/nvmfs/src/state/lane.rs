@@ -26,7 +26,7 @@ use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::{Arena, AtomicPtr, Heap, Ptr, Shared, Zeroed};
 use heddle_vfs::Ino;
 pub use intent::{Freeing, Intent, Pinning};
-use open_table::OpenTable;
+use open_table::{KEPT_MAX, OpenTable, Slot};
 use slots::Slots;
 use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -128,7 +128,9 @@ pub struct Lane {
     pub opens: AtomicPtr<OpenTable>,
     /// The process whose handles `opens` counts: a [`heddle_arena::ProcessTag`].
     pub home: AtomicU64,
-    apart2: [u64; 6],
+    /// 1: `kept` may count handles.
+    pub keeps: AtomicU64,
+    apart2: [u64; 5],
     /// What it is about to take: for its settler, if its holder dies.
     pub intent: Intent,
     own: UnsafeCell<LaneLocal>,
@@ -137,6 +139,8 @@ pub struct Lane {
     taken: loom::cell::UnsafeCell<()>,
     /// Its counters.
     pub counts: Counts,
+    /// Handles of its settler for which `opens` has no room.
+    pub kept: [Slot; KEPT_MAX],
 }
 
 // SAFETY: no pointers, no Drop; one thread at a time reaches `own` (I2).
@@ -153,7 +157,8 @@ unsafe impl Zeroed for Lane {
             apart: [0; 6],
             opens: AtomicPtr::new(heddle_arena::Ptr::NULL),
             home: AtomicU64::new(0),
-            apart2: [0; 6],
+            keeps: AtomicU64::new(0),
+            apart2: [0; 5],
             intent: Intent::new(),
             own: UnsafeCell::new(LaneLocal {
                 heap: Heap::zeroed(),
@@ -174,6 +179,7 @@ unsafe impl Zeroed for Lane {
             #[cfg(loom)]
             taken: loom::cell::UnsafeCell::new(()),
             counts: Counts::new(),
+            kept: std::array::from_fn(|_| Slot::new()),
         }
     }
 }

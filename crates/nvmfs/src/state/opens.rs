@@ -1,7 +1,8 @@
 //! Open handles, counted by the lane that opens: two threads that open one file write no common line.
 //!
 //! State       a lane: a list of [`OpenTable`]s, each a table of inode, generation and count, and `home`, the process whose handles they
-//!             are. Only the lane's holder raises a count or takes an entry; any thread of that process lowers one.
+//!             are. Only the lane's holder raises a count or takes an entry; any thread of that process lowers one. And `kept`, entries of
+//!             no certain inodes for the lane's settler, which has to go on without memory; `keeps` says whether one was ever used.
 //!             an inode: `open_lanes`, one bit for all lanes with the same number modulo 64 that ever counted it: set before they count,
 //!             and never cleared while the inode lives. In the papers' variants only the inode's `opens` counts.
 //! Invariants  I1  a handle is counted once, in one entry of one lane of the process that opened it. The sum over all lanes is the
@@ -63,6 +64,11 @@ fn tables<'c>(core: &'c Core, lane: &Lane) -> impl Iterator<Item = (usize, &'c O
         Some(table)
     });
     row.take(TABLES).enumerate()
+}
+
+/// The lane's entries for its settler, if they were ever used.
+fn kept(lane: &Lane) -> &[Slot] {
+    if lane.keeps.load(SeqCst) == 0 { &[] } else { &lane.kept }
 }
 
 /// Returns true if handles are counted in lanes (`heddle`).
@@ -163,7 +169,13 @@ pub fn lower(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) {
 }
 
 fn lower_in(core: &Core, lane: &Lane, ino: Ino, generation: u64) -> bool {
-    tables(core, lane).any(|(nth, table)| table.slot(ino, nth).lower(ino, generation))
+    entries_for(core, lane, ino).any(|slot| slot.lower(ino, generation))
+}
+
+/// The entries of a lane that may count handles of this inode.
+fn entries_for<'c>(core: &'c Core, lane: &'c Lane, ino: Ino) -> impl Iterator<Item = &'c Slot> {
+    let in_tables = tables(core, lane).map(move |(nth, table)| table.slot(ino, nth));
+    in_tables.chain(std::iter::once(lane).flat_map(kept))
 }
 
 /// Lanes that may count handles of it.
@@ -182,9 +194,11 @@ fn sum(core: &Core, inode: InodeRef<'_>) -> u64 {
     }
     let generation = inode.volatile.generation();
     let in_lane = |lane: u16| {
-        let counts =
-            |(nth, table): (usize, &OpenTable)| table.slot(inode.ino, nth).counts(inode.ino, generation);
-        tables(core, core.lane(lane)).filter_map(counts).map(|word| word >> COUNT_SHIFT).sum::<u64>()
+        let counts = |slot: &Slot| slot.counts(inode.ino, generation);
+        entries_for(core, core.lane(lane), inode.ino)
+            .filter_map(counts)
+            .map(|word| word >> COUNT_SHIFT)
+            .sum::<u64>()
     };
     lanes_of(core, inode).map(in_lane).sum::<u64>()
 }
@@ -231,9 +245,25 @@ pub fn open(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Res
     Ok(inode.volatile.is(InodeId { ino: inode.ino, generation }))
 }
 
+/// As [`open`], for the settler of the lane. Without room in its table the handle is counted in `kept`.
+///
+/// # Errors
+/// As [`raise`], if `kept` is full too.
+pub fn keep(core: &Core, number: u16, inode: InodeRef<'_>, generation: u64) -> Result<bool> {
+    if raise(core, number, inode, generation).is_err() {
+        let lane = core.lane(number);
+        lane.keeps.store(1, SeqCst);
+        let found = lane.kept.iter().any(|slot| raise_in(core, slot, inode.ino, generation, 1));
+        found.then_some(()).ok_or(Error::NoMemory)?;
+    }
+    fence_after_locked();
+    Ok(inode.volatile.is(InodeId { ino: inode.ino, generation }))
+}
+
 /// The entries of a lane.
 fn entries(core: &Core, lane: u16) -> impl Iterator<Item = (&Slot, InodeId, u64)> {
-    let slots = tables(core, core.lane(lane)).flat_map(|(_, table)| &table.slots);
+    let lane = core.lane(lane);
+    let slots = tables(core, lane).flat_map(|(_, table)| &table.slots).chain(kept(lane));
     slots.filter_map(|slot| {
         let (word, generation) = (slot.word.load(SeqCst), slot.generation.load(SeqCst));
         let count = word >> COUNT_SHIFT;
@@ -314,4 +344,4 @@ pub fn forget_inode(core: &Core, lane: u16, inode: InodeRef<'_>) {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests;
+pub mod tests;

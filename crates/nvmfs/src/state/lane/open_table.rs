@@ -19,6 +19,8 @@ pub const TAKEN_ONE: u64 = 1 << INO_BITS;
 pub const TAKEN_MASK: u64 = 0xff << INO_BITS;
 /// Position of the count.
 pub const COUNT_SHIFT: u32 = INO_BITS + 8;
+/// Most inodes that a settler keeps alive without room in a table: those of the lane's chains, and a few that its intent names.
+pub const KEPT_MAX: usize = if cfg!(loom) { 1 } else { 32 };
 /// One handle.
 pub const ONE: u64 = 1 << COUNT_SHIFT;
 /// Most handles of an entry.
@@ -47,7 +49,7 @@ unsafe impl Shared for OpenTable {}
 unsafe impl Zeroed for OpenTable {
     fn zeroed() -> OpenTable {
         OpenTable {
-            slots: std::array::from_fn(|_| Slot { word: AtomicU64::new(0), generation: AtomicU64::new(0) }),
+            slots: std::array::from_fn(|_| Slot::new()),
             next: AtomicPtr::new(heddle_arena::Ptr::NULL),
         }
     }
@@ -67,6 +69,11 @@ impl OpenTable {
 }
 
 impl Slot {
+    /// A free entry.
+    pub fn new() -> Slot {
+        Slot { word: AtomicU64::new(0), generation: AtomicU64::new(0) }
+    }
+
     /// The entry's word, if it counts handles of this inode.
     pub fn counts(&self, ino: Ino, generation: u64) -> Option<u64> {
         loop {

@@ -18,6 +18,18 @@ fn neighbour<'c>(of: InodeRef<'_>, memory: InodeRef<'c>) -> InodeRef<'c> {
     InodeRef { ino: Ino(of.ino.0 + 1024), ..memory }
 }
 
+/// Gives the lane's last room to handles of this inode.
+pub fn crowd(core: &Core, lane: u16, by: InodeRef<'_>) {
+    let all = || tables(core, core.lane(lane)).map(|(_, table)| table);
+    while all().count() < TABLES {
+        all().last().unwrap().next.store(core.arena.alloc_zeroed::<OpenTable>(1).unwrap(), SeqCst);
+    }
+    for slot in all().flat_map(|table| &table.slots) {
+        slot.generation.store(by.volatile.generation(), SeqCst);
+        slot.word.store(ONE | by.ino.0, SeqCst);
+    }
+}
+
 #[test]
 fn handles_are_counted_in_their_lane_and_lowered_once() {
     let core = with_a_chunk();
@@ -113,6 +125,29 @@ fn a_lane_has_64_tables_at_most() {
     }
     assert_eq!(raise(&core, guard.id, file, 3), Err(Error::NoMemory));
     assert_eq!(tables(&core, guard.lane).count(), 64);
+}
+
+#[test]
+fn a_settler_counts_where_its_lane_has_no_room() {
+    let core = bare(1024);
+    add_chunks(&core, 2);
+    let guard = enter(&core).unwrap();
+    let [file, other, crowd_of] =
+        [(5, 9), (6, 3), (7, 2)].map(|(ino, generation)| born(&core, ino, generation));
+    crowd(&core, guard.id, crowd_of);
+    assert_eq!(raise(&core, guard.id, file, 9), Err(Error::NoMemory));
+    let before = of_gone(&core, guard.id).count();
+    assert_eq!([9, 9, 8].map(|of| keep(&core, guard.id, file, of)), [Ok(true), Ok(true), Ok(false)]);
+    assert_eq!(keep(&core, guard.id, other, 3), Ok(true));
+    assert_eq!((sum(&core, file), sum(&core, other)), (2, 1));
+    lower(&core, guard.id, file, 9);
+    // The entry of the generation that was not there is the other file's by now.
+    assert_eq!((sum(&core, file), of_gone(&core, guard.id).count() - before), (1, 2));
+    forget_inode(&core, guard.id, other);
+    lower(&core, guard.id, file, 9);
+    assert_eq!((sum(&core, file), sum(&core, other)), (0, 0));
+    let kept = |ino| keep(&core, guard.id, born(&core, ino, 1), 1) == Ok(true);
+    assert_eq!((8..50).filter(|ino| kept(*ino)).count(), 32);
 }
 
 #[test]

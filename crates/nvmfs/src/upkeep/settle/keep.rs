@@ -8,8 +8,9 @@
 //! Invariants  I1  a kept inode is counted in the dead lane's own table, like a handle of the dead thread. If the settler dies too, the
 //!                 next settler releases it with the others.
 //!             I2  the settler touches nothing of an inode that another lane has begun to end: that lane frees its blocks. It waits while
-//!                 another lane decides whether to. The own lane's claim is withdrawn before (`names::withdraw_claim`): otherwise settlers
-//!                 of two lanes would wait for each other.
+//!                 another lane decides whether to (I4 of `settle`).
+//!             I3  for I1 there is always room (`opens::keep`): without memory a settler must neither leave an inode out, whose cells
+//!                 others wait for, nor work on one that others may end.
 
 use super::living;
 use crate::ids::InodeId;
@@ -25,7 +26,6 @@ pub struct Kept<'c> {
     /// The inode.
     pub inode: InodeRef<'c>,
     id: InodeId,
-    counted: bool,
 }
 
 impl Kept<'_> {
@@ -41,11 +41,14 @@ pub fn keep<'c>(core: &'c Core, lane: u16, ino: u64) -> Option<Kept<'c>> {
     let inode = living(core, ino)?;
     let id = inode.id();
     loop {
-        match opens::open(core, lane, inode, id.generation) {
-            Ok(true) => return Some(Kept { inode, id, counted: true }),
+        match opens::keep(core, lane, inode, id.generation) {
+            Ok(true) => return Some(Kept { inode, id }),
             Ok(false) => {}
-            // No memory for a count. Threads that wait for its cells are better served by a settler that goes on.
-            Err(_) => return Some(Kept { inode, id, counted: false }),
+            // I3: so many inodes only if somebody has scribbled over the lane.
+            Err(_) => {
+                let _noted = core.damage(format!("lane {lane} names too many inodes"));
+                return None;
+            }
         }
         opens::lower(core, lane, inode, id.generation);
         if !lives_on(core, inode, id.generation) {
@@ -61,7 +64,7 @@ pub fn find<'c>(kept: &[Kept<'c>], ino: u64) -> Option<InodeRef<'c>> {
 
 /// Releases the kept inodes. Those without a name and a handle are freed.
 pub fn let_go(core: &Core, guard: &mut LaneGuard<'_>, kept: Vec<Kept<'_>>) {
-    for kept in kept.into_iter().filter(|kept| kept.counted) {
+    for kept in kept {
         life::drop_open(core, guard, kept.inode, kept.id.generation);
     }
 }

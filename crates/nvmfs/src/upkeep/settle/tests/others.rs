@@ -10,11 +10,11 @@ use crate::ids::{BlockNo, Extent, PageNo};
 use crate::names::life;
 use crate::state::core::Core;
 use crate::state::lane::Freeing;
-use crate::state::opens;
+use crate::state::opens::{self, tests::crowd};
 use crate::steps::Step;
 use crate::volume::bench::child;
 use heddle_vfs::short::Short;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// The settler took what others stored while it looked for damage. Then nothing could be changed any more.
 #[test]
@@ -68,15 +68,20 @@ fn is_free(core: &Core, block: BlockNo) -> bool {
     free
 }
 
-/// Both freed the blocks that the dead one's write had replaced.
+/// Both freed the blocks that the dead one's write had replaced; and again if the settler's lane had no room for a handle.
 #[test]
 fn a_settler_leaves_an_inode_alone_that_another_lane_ends() {
-    for last in [Step::Durable, Step::Happened] {
+    for (last, crowded) in
+        [(Step::Durable, false), (Step::Happened, false), (Step::Durable, true), (Step::Happened, true)]
+    {
         let bench = bench();
         let fs = bench.volume.fs();
         let core = &fs.core;
         fs.remove(Ino::ROOT, "f").unwrap();
         let (_, lane) = dies_in_write(&bench, last);
+        if crowded {
+            crowd(core, lane, core.inode(Ino::ROOT).unwrap());
+        }
         let inode = core.inode(bench.file.ino).unwrap();
         let (_, page, slot) = core.lane(lane).intent.log().unwrap();
         let written = records::written(core, lane, inode, page, slot);
@@ -99,6 +104,44 @@ fn a_settler_leaves_an_inode_alone_that_another_lane_ends() {
         drop(fs);
         bench.volume.abandon();
     }
+}
+
+/// Its last handle was closed meanwhile. The one who closed it freed the block that the dead one's write had replaced, and so did the
+/// settler.
+#[test]
+fn a_settler_keeps_its_inodes_though_its_lane_has_no_room() {
+    let bench = bench();
+    let (fs, root) = (bench.volume.fs(), Cred::root());
+    let core = Arc::clone(&fs.core);
+    fs.remove(Ino::ROOT, "f").unwrap();
+    let (_, lane) = dies_in_write(&bench, Step::Durable);
+    crowd(&core, lane, core.inode(Ino::ROOT).unwrap());
+    let (ino, generation) = (bench.file.ino, bench.file.token);
+    let lives = move |core: &Core| core.slot(ino).unwrap().volatile.generation() == generation;
+    let closes = std::sync::Mutex::new(Some(bench.file));
+    let lived = Arc::new(AtomicBool::new(false));
+    let (at, seen) = (bench.volume.fs(), Arc::clone(&lived));
+    hook::set(Some(Arc::new(move |step| {
+        if step == Step::Settling
+            && let Some(file) = closes.lock().unwrap().take()
+        {
+            std::thread::scope(|scope| scope.spawn(|| at.release(file)).join().unwrap());
+            seen.store(lives(&at.core), SeqCst);
+        }
+    })));
+    sweep(&core);
+    hook::set(None);
+    assert!(lived.load(SeqCst), "it ended under its settler");
+    assert!(!lives(&core), "nobody ended it");
+    assert_eq!(core.damage_found(), None);
+    // As a file that takes all blocks finds.
+    let (_, all) =
+        fs.create(&root, Ino::ROOT, Name::new(b"all").unwrap(), 0o600, OpenFlags::READ_WRITE).unwrap();
+    while fs.append(&all, &[8; PAGE as usize]).is_ok() {}
+    fs.release(all);
+    lease::leave(&core);
+    drop((fs, core));
+    bench.volume.abandon();
 }
 
 /// It waited for 20 ms. Then it changed what the other one might already be ending.
