@@ -33,12 +33,19 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
         let number = |entry: fs::DirEntry| entry.file_name().to_str().and_then(|name| name.parse().ok());
         let entries = fs::read_dir(&dir)?.collect::<io::Result<Vec<_>>>()?;
         let listed: Vec<u32> = entries.into_iter().filter_map(number).collect();
-        // If a thread ends while the list is read, the list may lack another one. A directory has two links besides.
-        if listed.len() as u64 + 2 >= fs::metadata(&dir)?.nlink() {
+        // A directory has two links besides.
+        let there = fs::metadata(&dir)?.nlink().saturating_sub(2);
+        if has_all(&listed, there, |thread| fs::symlink_metadata(format!("{dir}/{thread}")).is_ok()) {
             return Ok(listed);
         }
     }
     Err(io::Error::other(format!("the threads of process {pid} change too fast")))
+}
+
+/// Returns true if a list has all threads of a process, of which so many were there after the list was read. If a thread ends while it is
+/// read, the list may have that one and lack another one. So those count that `is_there` finds: it looks later, and they were there before.
+fn has_all(listed: &[u32], there: u64, is_there: impl Fn(u32) -> bool) -> bool {
+    listed.iter().filter(|thread| is_there(**thread)).count() as u64 >= there
 }
 
 /// The table of a process's mappings. It is empty for a thread of the kernel, and for a process that has ended. It may wait for ever.
@@ -178,6 +185,15 @@ mod tests {
         assert!(waits.is_err(), "its mappings can be read: this tests nothing");
         drop(locked);
         reads.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_ended_takes_no_others_place_in_a_list() {
+        let living = |threads: &'static [u32]| move |thread: u32| threads.contains(&thread);
+        assert!(!has_all(&[1, 2], 2, living(&[1, 3])), "the list lacks the third one");
+        assert!(!has_all(&[1, 2], 3, living(&[1, 2, 3])));
+        assert!(!has_all(&[], 1, living(&[1])));
+        assert!(has_all(&[1, 2], 2, living(&[1, 2])) && has_all(&[1, 2, 3], 2, living(&[1, 3])));
     }
 
     #[test]
