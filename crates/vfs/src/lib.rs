@@ -11,6 +11,7 @@ mod cred;
 mod error;
 mod fs;
 pub mod ioctl;
+pub mod known_number;
 mod listing;
 pub mod model;
 mod name;

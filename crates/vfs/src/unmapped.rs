@@ -4,8 +4,8 @@
 //! `/proc/sys/kernel/overflowuid` says otherwise). So two equal numbers need not be one user: a process that is itself not mapped has
 //! this number, and so has every stranger. The same holds for groups. Source: user_namespaces(7), "Unmapped user and group IDs".
 
+use crate::known_number::KnownNumber;
 use std::fs::read_to_string;
-use std::sync::OnceLock;
 
 /// How many numbers there are: all but -1.
 const ALL: u64 = u32::MAX as u64;
@@ -20,16 +20,16 @@ pub fn is_own_user(uid: u32) -> bool {
 /// Returns true if this user number, as the kernel shows it to this process, stands for one user.
 pub fn is_one_user(uid: u32) -> bool {
     // The machine's, for good. The map may come later, or be another one after setns(2).
-    static OVERFLOW: OnceLock<u32> = OnceLock::new();
-    let overflow = *OVERFLOW.get_or_init(|| number_in("/proc/sys/kernel/overflowuid"));
+    static OVERFLOW: KnownNumber = KnownNumber::new();
+    let overflow = OVERFLOW.get_or_find(|| number_in("/proc/sys/kernel/overflowuid"));
     stands_for_one(uid, overflow, "/proc/self/uid_map")
 }
 
 /// Returns true if this group number, as the kernel shows it to this process, stands for one group.
 pub fn is_one_group(gid: u32) -> bool {
     // As above.
-    static OVERFLOW: OnceLock<u32> = OnceLock::new();
-    let overflow = *OVERFLOW.get_or_init(|| number_in("/proc/sys/kernel/overflowgid"));
+    static OVERFLOW: KnownNumber = KnownNumber::new();
+    let overflow = OVERFLOW.get_or_find(|| number_in("/proc/sys/kernel/overflowgid"));
     stands_for_one(gid, overflow, "/proc/self/gid_map")
 }
 

@@ -24,6 +24,7 @@ use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Lease, ProcessTag, Ptr, Shared, Zeroed};
 use heddle_pmem::{BLOCK_BYTES, Durability};
 use heddle_range_lock::{AnyLock, RangeLock};
+use heddle_vfs::known_number::KnownNumber;
 use heddle_vfs::{Error, Ino, Result};
 use own_slot::OwnSlot;
 use std::sync::Arc;
@@ -232,9 +233,9 @@ pub struct Core {
     /// Number of lanes that ended threads of this process have left parked, approximately. At 0 no thread
     /// looks for one.
     pub parked: std::sync::atomic::AtomicU32,
-    /// How long this process lets a stopped one hold it up. It keeps the value that it first read; later
-    /// changes of the word are ignored.
-    pub patience: std::sync::OnceLock<Option<std::time::Duration>>,
+    /// How many milliseconds this process lets a stopped one hold it up; 0: for ever. It keeps the value that it first read; later changes
+    /// of the word are ignored.
+    pub patience_ms: KnownNumber,
     /// The largest table that a directory may have.
     pub table_bits_max: u32,
     /// True after a call of this process waited in vain for a lock: later calls wait only briefly.
@@ -311,7 +312,7 @@ impl Core {
             parked: std::sync::atomic::AtomicU32::new(0),
             table_bits_max,
             waited_in_vain: std::sync::atomic::AtomicBool::new(false),
-            patience: std::sync::OnceLock::new(),
+            patience_ms: KnownNumber::new(),
             own_slot: OwnSlot::default(),
         })
     }

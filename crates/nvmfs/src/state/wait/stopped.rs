@@ -69,11 +69,9 @@ pub enum HolderCheck {
 
 /// How long a stopped process may hold up others; `None`: for ever.
 pub fn patience(core: &Core) -> Option<Duration> {
-    *core.patience.get_or_init(|| {
-        // ORDERING: Relaxed, a setting.
-        let patience = core.root().patience_ms.load(Relaxed);
-        (patience != 0).then(|| Duration::from_millis(patience.into()))
-    })
+    // ORDERING: Relaxed, a setting.
+    let patience = core.patience_ms.get_or_find(|| core.root().patience_ms.load(Relaxed));
+    (patience != 0).then(|| Duration::from_millis(patience.into()))
 }
 
 /// How long a waiter waits before it checks whether the holder is stopped. The patience counts from that check on.
