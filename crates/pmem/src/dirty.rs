@@ -1,6 +1,6 @@
 //! Stores and fences of a file-backed region: a fence writes back the pages to which its thread has stored since its last one.
 //!
-//! State       each thread notes its ranges by itself (`noted`); whether a range found no room there.
+//! State       each thread notes its ranges by itself (`noted`).
 //! Invariants  I1  a range is noted after its store and before the next fence of the same thread, which so covers it. A signal handler
 //!                 that comes in between may fence: it leaves the range to that next fence.
 //!             I2  the first error of `msync` stays: the kernel reports it once and drops the pages.
@@ -8,7 +8,6 @@
 //!                 note of its failure. So nothing that relies on lost pages reaches the media, whatever the caller does.
 //!             I4  a fence that succeeded has heard of all failures of other threads that may concern its pages (`write_backs`).
 //!             I5  no thread holds a lock here, so a forked child finds none locked.
-//!             I6  once a range has found no room, each fence writes back all of the region.
 
 use crate::failing_disk::Disk;
 use crate::lost::Lost;
@@ -21,7 +20,6 @@ use rustix::mm::{MsyncFlags, msync};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The first failure: the error is set once durability is lost. All mappings of one open file share it,
 /// because the kernel reports the error to only one of them.
@@ -80,8 +78,6 @@ impl std::ops::Deref for FirstError {
 pub(crate) struct DirtyPages {
     number: RegionNumber,
     len_bytes: u64,
-    /// I6.
-    is_whole: AtomicBool,
     failure: Failure,
     path: PathBuf,
     /// In place of the kernel's disk, in tests.
@@ -95,8 +91,7 @@ impl DirtyPages {
         failure: Failure,
         disk: Option<Arc<Disk>>,
     ) -> DirtyPages {
-        let number = RegionNumber::new();
-        DirtyPages { number, len_bytes, is_whole: AtomicBool::new(false), failure, path, disk }
+        DirtyPages { number: RegionNumber::new(), len_bytes, failure, path, disk }
     }
 
     /// Runs `store`, which stores to this range, unless a fence has failed (I3).
@@ -109,21 +104,18 @@ impl DirtyPages {
 
     pub(crate) fn note(&self, at: u64, len_bytes: u64) {
         let page = BLOCK_BYTES as u64;
-        if !self.number.note(at & !(page - 1)..(at + len_bytes).next_multiple_of(page)) {
-            self.is_whole.store(true, Ordering::SeqCst);
-        }
+        self.number.note(at & !(page - 1)..(at + len_bytes).next_multiple_of(page));
     }
 
     /// Writes back the pages that this thread noted. `base` is the start of the mapping to which it stored.
     pub(crate) fn write_back(&self, base: *mut u8) {
         let mut noted = self.number.take();
-        let is_whole = self.is_whole.load(Ordering::SeqCst);
-        if noted.is_empty() && !is_whole || self.failure.get().is_some() {
+        if noted.is_empty() || self.failure.get().is_some() {
             return;
         }
         let mine = self.failure.write_backs.begin();
-        let all = is_whole.then_some(0..self.len_bytes);
-        for range in noted.merged().filter(|_| !is_whole).chain(all) {
+        let (is_whole, all) = (noted.is_whole, 0..self.len_bytes);
+        for range in noted.merged().filter(|_| !is_whole).chain(is_whole.then_some(all)) {
             if let Err(errno) = self.write_back_range(base, range) {
                 self.failure.note_failed_fence(Error::NotDurable { path: self.path.clone(), errno });
                 return;

@@ -1,12 +1,15 @@
 //! The pages to which a thread has stored since its last fence.
 //!
-//! State       for each thread a table of ranges, of all its regions; and the numbers of the regions that live.
+//! State       for each thread a table of ranges, of all its regions, and for each region whether a range was refused; and the numbers
+//!             of the regions that live.
 //! Invariants  I1  neither lock nor heap, and no destructor: a forked child finds nothing locked, and the last calls of a thread that
 //!                 ends find their table.
-//!             I2  a range in a table is written back by its thread's next fence of its region. A range that finds no room is refused.
-//!             I3  no two regions in this line of forks have one number. A region without a number is refused all its ranges.
+//!             I2  a range in a table is written back by its thread's next fence of its region. A range that finds no room is refused:
+//!                 that fence writes back all of the region, and later ones do not.
+//!             I3  no two regions in this line of forks have one number. Each fence of a region without a number writes back all of it.
 //!             I4  a forked child begins with an empty table: its parent's stores are its parent's duty.
-//!             I5  a signal handler may come in between: it is refused its ranges while its thread changes the table.
+//!             I5  a signal handler may come in between: while its thread changes the table, it is refused its ranges, and takes none out.
+//!                 The thread asks for what was refused after it has taken its ranges out, so it misses no handler that came meanwhile.
 //! What stays  Ranges of a thread that ends before its fence go with it. No one was promised its stores: survivors that need them flush
 //!             them anew (`Region::flush_unfenced`).
 
@@ -38,25 +41,38 @@ impl RegionNumber {
         RegionNumber((0..).zip(&LIVE).find_map(claimed).unwrap_or(0))
     }
 
-    /// Notes that this thread has stored to a range of pages. Returns false if the range is refused.
-    #[must_use]
-    pub(crate) fn note(&self, range: Range<u64>) -> bool {
+    /// Notes that this thread has stored to a range of pages.
+    pub(crate) fn note(&self, range: Range<u64>) {
         let noted = Noted { region: self.0, start: range.start, end: range.end };
-        self.0 != 0 && TABLE.with(|table| table.change(|| table.note(noted)) == Some(true))
+        TABLE.with(|table| {
+            if self.0 != 0 && table.change(|| table.note(noted)) != Some(true) {
+                table.refused[place_of(self.0)].set(true);
+            }
+        });
     }
 
-    /// Takes the ranges of this thread and region out of the table.
+    /// Takes what this thread has noted of this region out of the table.
     pub(crate) fn take(&self) -> Taken {
-        TABLE.with(|table| table.change(|| table.take(self.0))).unwrap_or_default()
+        TABLE.with(|table| {
+            let taken = table.change(|| table.take(self.0)).unwrap_or_default();
+            // For handlers of this thread (I5).
+            compiler_fence(SeqCst);
+            let is_whole = self.0 == 0 || table.refused[place_of(self.0)].replace(false);
+            Taken { is_whole, ..taken }
+        })
     }
 }
 
 impl Drop for RegionNumber {
     fn drop(&mut self) {
         if self.0 != 0 {
-            LIVE[self.0 as usize % REGIONS_MAX].store(0, SeqCst);
+            LIVE[place_of(self.0)].store(0, SeqCst);
         }
     }
+}
+
+fn place_of(region: u64) -> usize {
+    region as usize % REGIONS_MAX
 }
 
 #[derive(Clone, Copy)]
@@ -79,7 +95,7 @@ impl Noted {
     }
 
     fn of_a_live_region(&self) -> bool {
-        LIVE[self.region as usize % REGIONS_MAX].load(SeqCst) == self.region
+        LIVE[place_of(self.region)].load(SeqCst) == self.region
     }
 }
 
@@ -90,6 +106,8 @@ struct Table {
     busy: Cell<bool>,
     len: Cell<usize>,
     ranges: [Cell<Noted>; RANGES_MAX],
+    /// A range of the region in this place was refused (I2).
+    refused: [Cell<bool>; REGIONS_MAX],
 }
 
 thread_local! {
@@ -99,6 +117,7 @@ thread_local! {
             busy: Cell::new(false),
             len: Cell::new(0),
             ranges: [const { Cell::new(Noted::NONE) }; RANGES_MAX],
+            refused: [const { Cell::new(false) }; REGIONS_MAX],
         }
     };
 }
@@ -110,6 +129,7 @@ impl Table {
         let process = process::generation();
         if self.process.get() != process {
             self.len.set(0);
+            self.refused.iter().for_each(|refused| refused.set(false));
             self.busy.set(false);
             self.process.set(process);
         }
@@ -172,21 +192,23 @@ impl Table {
     }
 }
 
-/// Ranges of one region, taken out of the table.
+/// What was noted of one region, taken out of the table.
 pub(crate) struct Taken {
     ranges: [Noted; RANGES_MAX],
     len: usize,
+    /// All of the region is to be written back.
+    pub(crate) is_whole: bool,
 }
 
 impl Default for Taken {
     fn default() -> Taken {
-        Taken { ranges: [Noted::NONE; RANGES_MAX], len: 0 }
+        Taken { ranges: [Noted::NONE; RANGES_MAX], len: 0, is_whole: false }
     }
 }
 
 impl Taken {
     pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len == 0 && !self.is_whole
     }
 
     /// The ranges in ascending order, those that touch as one.

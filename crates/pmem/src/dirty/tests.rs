@@ -1,7 +1,11 @@
-//! The promises of fences to processes that fork.
+//! The promises of fences to processes that fork, and to threads that a signal handler interrupts.
 
+use super::{DirtyPages, Failure};
+use crate::failing_disk::{Disk, FailingDisk};
+use crate::mapping::Mapping;
 use crate::{Backend, OpenOptions, Pos, Region};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const CHILDREN: u64 = 300;
@@ -45,6 +49,22 @@ fn a_child_forked_while_threads_store_and_fence_can_do_both() {
     });
     assert_eq!(failed, None, "a child and how it ended");
     assert_eq!((region.load_u64(Pos(THREADS * PAGE)), region.failed()), (CHILDREN - 1, None));
+}
+
+#[test]
+fn a_store_that_a_handlers_fence_precedes_is_fenced_by_its_thread() {
+    let memory = Arc::new(Mapping::private(1 << 20).unwrap());
+    let (base, disk) = (memory.base(), Arc::new(Disk::new(memory.clone())));
+    let pages = DirtyPages::new(memory.len_bytes(), "disk".into(), Failure::default(), Some(disk.clone()));
+    pages.store(0, 1, &|| {
+        pages.write_back(base);
+        // SAFETY: the first byte of a mapping that is this thread's.
+        unsafe { base.write(7) };
+    });
+    let disk = FailingDisk { disk };
+    assert_eq!(disk.media()[0], 0);
+    pages.write_back(base);
+    assert_eq!(disk.media()[0], 7);
 }
 
 /// A child that stores and fences once; an alarm ends it if it sleeps for ever.

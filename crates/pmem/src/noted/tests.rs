@@ -1,6 +1,6 @@
 //! The promises of notes that are seen by what a disk has got.
 
-use super::{RANGES_MAX, REGIONS_MAX};
+use super::{RANGES_MAX, REGIONS_MAX, TABLE};
 use crate::{FailingDisk, Pos, Region};
 
 const PAGE: u64 = 4096;
@@ -65,6 +65,41 @@ fn a_region_that_finds_the_table_full_is_written_whole() {
     assert_eq!((of_first.write_backs(), of_second.write_backs()), (0, 1));
     first.fence();
     assert!(scattered().all(|page| on_disk(&of_first, page) == page + 1));
+    // There is room again.
+    store(&second, [3, 8].into_iter());
+    second.fence();
+    assert_eq!((of_second.write_backs(), on_disk(&of_second, 3), on_disk(&of_second, 8)), (3, 4, 9));
+}
+
+/// From then on each fence of the region wrote all of it, as long as the process lived.
+#[test]
+fn what_a_handler_stores_amid_a_note_is_fenced_with_all_once() {
+    for handler_fences in [false, true] {
+        let ((region, disk), (other, of_other)) =
+            (Region::on_failing_disk(LEN), Region::on_failing_disk(LEN));
+        store(&region, [2].into_iter());
+        let handler = || {
+            store(&region, [5].into_iter());
+            if handler_fences {
+                region.fence();
+                assert_eq!(on_disk(&disk, 5), 6, "its own fence");
+            }
+        };
+        TABLE.with(|table| table.change(handler)).unwrap();
+        store(&other, [7, 9].into_iter());
+        other.fence();
+        assert_eq!(
+            (of_other.write_backs(), on_disk(&of_other, 7)),
+            (2, 8),
+            "no range of this one was refused"
+        );
+        region.fence();
+        assert_eq!([2, 5].map(|page| on_disk(&disk, page)), [3, 6]);
+        std::thread::scope(|scope| scope.spawn(|| store(&region, [11].into_iter())).join().unwrap());
+        store(&region, [13].into_iter());
+        region.fence();
+        assert_eq!([11, 13].map(|page| on_disk(&disk, page)), [0, 14], "this fence is one of its pages");
+    }
 }
 
 #[test]

@@ -36,6 +36,18 @@ fn a_call_waits_for_none_of_its_own_thread() {
 }
 
 #[test]
+fn a_call_waits_for_none_that_has_not_begun() {
+    let all = WriteBacks::default();
+    let call = u64::from(process::generation()) << 32 | 1_000_000;
+    let not_mine = this_thread() + 1;
+    all.places[5].thread.store(not_mine, SeqCst);
+    all.places[5].call.store(call | INCOMPLETE, SeqCst);
+    assert!(waited(&all) < WAIT_MAX / 2);
+    all.places[5].call.store(call, SeqCst);
+    assert!(waited(&all) >= WAIT_MAX, "it has begun");
+}
+
+#[test]
 fn a_child_waits_for_no_call_of_its_parent() {
     let all = WriteBacks::default();
     std::thread::scope(|scope| {
