@@ -180,7 +180,8 @@ struct Alive {
     punches: Vec<(Record, Vec<(PageNo, PageNo)>)>,
     /// Number of these runs.
     punch_runs: usize,
-    /// Extents of extent lists that still map a page. `writes` has the first [`RUNS_MAX`] of them: others keep the page for a later step.
+    /// Extents of extent lists that still map a page, all in `writes`. They are counted up to [`RUNS_MAX`]: these keep the page, and a
+    /// later step finds the others.
     list_runs: usize,
     lists: Vec<Extent>,
     /// True if a file's size, attributes and extended attributes must be logged again ([`log_attributes_again`]).
@@ -243,11 +244,10 @@ impl Alive {
                 self.attributes = true
             }
             Record::Write { blocks: Blocks::List(list), .. } => {
-                match extents_of_list(core, inode, &record, list) {
+                match extents_of_list(core, inode, &record, list, RUNS_MAX - self.list_runs) {
                     Some(writes) => {
-                        let room = RUNS_MAX.saturating_sub(self.list_runs);
                         self.list_runs += writes.len();
-                        self.writes.extend(writes.into_iter().take(room));
+                        self.writes.extend(writes);
                     }
                     None => self.movable = false,
                 }
@@ -270,15 +270,24 @@ impl Alive {
     }
 }
 
-/// The extents of a write that still map a page, as write records without the extent list; `None` if the list cannot be read. No extent
-/// has more pages than the record, so none has too many for a record.
-fn extents_of_list(core: &Core, inode: InodeRef<'_>, record: &Record, list: BlockNo) -> Option<Vec<Record>> {
+/// The first `max` extents of a write that still map a page, as write records without the extent list; `None` if the list cannot be read.
+/// No extent has more pages than the record, so none has too many for a record. A list may have many thousands.
+fn extents_of_list(
+    core: &Core,
+    inode: InodeRef<'_>,
+    record: &Record,
+    list: BlockNo,
+    max: usize,
+) -> Option<Vec<Record>> {
     let Record::Write { page, pages, end_in_last_page, version, mtime, change_count, .. } = *record else {
         return None;
     };
     let (mut at, end) = (page, PageNo(page.0 + pages));
     let mut writes = Vec::new();
     for extent in read_list(core, inode.id(), list, pages)?.extents {
+        if writes.len() == max {
+            break;
+        }
         let (first, stop) = (at, PageNo(at.0 + extent.count));
         at = stop;
         if maps_a_page(core, inode, first, stop, version) {

@@ -279,11 +279,16 @@ fn a_long_list_is_logged_anew_in_several_steps() {
     let blocks = Blocks::List(list_of_extents(core, inode, &extents));
     let (page, mtime, version) = (PageNo(100), heddle_vfs::Time(5), Version(9));
     let mut found = Alive { movable: true, ..Alive::default() };
-    for (lists, writes) in [(1, 200), (2, 252), (3, 252)] {
-        let record =
-            Record::Write { page, pages: 200, blocks, end_in_last_page: 1, version, mtime, change_count: 0 };
-        found.add(core, inode, record);
-        assert_eq!((found.writes.len(), found.list_runs, found.movable), (writes, lists * 200, true));
+    let record =
+        Record::Write { page, pages: 200, blocks, end_in_last_page: 1, version, mtime, change_count: 0 };
+    for runs in [200, 252, 252] {
+        found.add(core, inode, record.clone());
+        assert_eq!((found.writes.len(), found.list_runs, found.movable), (runs, runs, true));
+    }
+    let Blocks::List(list) = blocks else { unreachable!() };
+    for (max, made) in [(0, 0), (3, 3), (200, 200), (201, 200)] {
+        let writes = extents_of_list(core, inode, &record, list, max).unwrap();
+        assert_eq!((writes.len(), writes.first()), (made, found.writes.first().filter(|_| max > 0)));
     }
     let may_move = |punch_runs, list_runs| {
         Alive { movable: true, punch_runs, list_runs, ..Alive::default() }.may_move(core)
