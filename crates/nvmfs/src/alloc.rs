@@ -24,7 +24,7 @@ pub mod reclaim;
 use crate::ids::{BlockNo, Extent};
 use crate::planted::{Breach, block_refused, breaks_at_times};
 use crate::region::Region;
-use crate::state::free_map::FreeMap;
+use crate::state::free_map::{FewPieces, FreeMap, Pieces};
 use crate::state::lane::{LaneLocal, MAGAZINE_BLOCKS};
 use heddle_arena::watch;
 use heddle_pmem::BLOCK_BYTES;
@@ -64,10 +64,11 @@ fn take_one(map: FreeMap<'_>, region: &Region, own: &mut LaneLocal, purpose: Pur
     if let Some(block) = own.magazine.pop() {
         return Some(block);
     }
-    let mut pieces = Vec::new();
+    // A lane's stock is refilled in the middle of a call, for whose locks a signal handler may wait in malloc(3).
+    let mut pieces = FewPieces::none();
     if map.take(&mut own.cursor, map.keep_max() as u64, Purpose::Data, &mut pieces) {
-        expect_stores(region, &pieces);
-        for extent in pieces.iter().rev() {
+        expect_stores(region, pieces.after(0));
+        for extent in pieces.after(0).iter().rev() {
             for i in (0..extent.count).rev() {
                 let kept = own.magazine.push(extent.block.plus(i));
                 debug_assert!(kept);
@@ -75,7 +76,10 @@ fn take_one(map: FreeMap<'_>, region: &Region, own: &mut LaneLocal, purpose: Pur
         }
         return own.magazine.pop();
     }
-    take_last(map, region, own, 1, purpose, &mut pieces).then(|| pieces[0].block)
+    if !take_last(map, region, own, 1, purpose, &mut pieces) {
+        return None;
+    }
+    pieces.after(0).first().map(|extent| extent.block)
 }
 
 /// Takes `count` blocks into `out`. Returns false, and takes none, if there are too few.
@@ -103,11 +107,11 @@ fn take_last(
     own: &mut LaneLocal,
     count: u64,
     purpose: Purpose,
-    out: &mut Vec<Extent>,
+    out: &mut impl Pieces,
 ) -> bool {
-    let first = out.len();
+    let first = out.count();
     if map.take(&mut own.cursor, count, purpose, out) {
-        expect_stores(region, &out[first..]);
+        expect_stores(region, out.after(first));
         return true;
     }
     if own.limbo.blocks() == 0 && own.magazine.len() == 0 {

@@ -126,7 +126,7 @@ fn a_first_pages_era_is_never_that_of_its_next_use() {
             cleaner.with(|core, guard, file| {
                 let chain = chain::existing(core, file).next().unwrap();
                 chain::unlink_page_unfenced(core, file, chain, None, first).unwrap();
-                garbage::free_unlinked(core, guard, chain, vec![Extent { block: first, count: 1 }]);
+                garbage::free_unlinked(core, guard, chain, &[Extent { block: first, count: 1 }]);
                 // PERSIST: D15, as the block's next user does.
                 core.region.fence();
                 core.region.nt_line(first.pos(), &anew.encode(core.seed));

@@ -204,13 +204,13 @@ impl<'a> FreeMap<'a> {
 
     /// Takes `want` blocks into `out`, in as few pieces as a search from the lane's cursor finds. On failure
     /// no block is taken.
-    pub fn take(&self, cursor: &mut u64, want: u64, purpose: Purpose, out: &mut Vec<Extent>) -> bool {
+    pub fn take(&self, cursor: &mut u64, want: u64, purpose: Purpose, out: &mut impl Pieces) -> bool {
         if !self.leaves_enough(want, purpose) {
             return self.refuse();
         }
         let limit = if purpose == Purpose::Data { reserve_start(self.layout) } else { self.layout.last().0 };
         let words = limit.div_ceil(WORD_BLOCKS);
-        let first = out.len();
+        let first = out.count();
         let mut missing = want;
         // The first round takes long runs only, so that large writes do not take fragments. The second takes
         // any block.
@@ -240,7 +240,9 @@ impl<'a> FreeMap<'a> {
                 w = if w + 1 == words { 0 } else { w + 1 };
             }
         }
-        for extent in out.drain(first..) {
+        while out.count() > first
+            && let Some(extent) = out.remove_last()
+        {
             self.give(extent);
         }
         self.refuse()
@@ -261,15 +263,88 @@ impl<'a> FreeMap<'a> {
     }
 }
 
-fn join(out: &mut Vec<Extent>, first: usize, run: Extent) {
-    if out.len() > first
-        && let Some(last) = out.last_mut()
+/// A list of taken blocks.
+pub trait Pieces {
+    /// Number of extents.
+    fn count(&self) -> usize;
+    /// Those behind the first ones.
+    fn after(&self, first: usize) -> &[Extent];
+    /// Adds one.
+    fn add(&mut self, extent: Extent);
+    /// The one that was added last.
+    fn newest(&mut self) -> Option<&mut Extent>;
+    /// Takes the last one out.
+    fn remove_last(&mut self) -> Option<Extent>;
+}
+
+impl Pieces for Vec<Extent> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn after(&self, first: usize) -> &[Extent] {
+        &self[first..]
+    }
+
+    fn add(&mut self, extent: Extent) {
+        self.push(extent);
+    }
+
+    fn newest(&mut self) -> Option<&mut Extent> {
+        self.last_mut()
+    }
+
+    fn remove_last(&mut self) -> Option<Extent> {
+        self.pop()
+    }
+}
+
+/// The pieces of at most a magazine's blocks, without the heap.
+pub struct FewPieces {
+    extents: [Extent; MAGAZINE_BLOCKS],
+    count: usize,
+}
+
+impl FewPieces {
+    /// No piece.
+    pub const fn none() -> FewPieces {
+        FewPieces { extents: [Extent { block: BlockNo(0), count: 0 }; MAGAZINE_BLOCKS], count: 0 }
+    }
+}
+
+impl Pieces for FewPieces {
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn after(&self, first: usize) -> &[Extent] {
+        &self.extents[first..self.count]
+    }
+
+    fn add(&mut self, extent: Extent) {
+        self.extents[self.count] = extent;
+        self.count += 1;
+    }
+
+    fn newest(&mut self) -> Option<&mut Extent> {
+        self.extents[..self.count].last_mut()
+    }
+
+    fn remove_last(&mut self) -> Option<Extent> {
+        self.count = self.count.checked_sub(1)?;
+        Some(self.extents[self.count])
+    }
+}
+
+fn join(out: &mut impl Pieces, first: usize, run: Extent) {
+    if out.count() > first
+        && let Some(last) = out.newest()
         && last.block.0 + last.count == run.block.0
     {
         last.count += run.count;
         return;
     }
-    out.push(run);
+    out.add(run);
 }
 
 /// Start and length (at most `want`) of the first run of ones with length `want`, else of the longest.

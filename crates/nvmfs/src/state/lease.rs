@@ -367,6 +367,14 @@ fn leased(core: &Core) -> Option<u16> {
     }
 }
 
+/// Leases a lane before the thread's first call. If none is free, the call finds that again.
+#[inline]
+pub fn ahead(core: &Arc<Core>) {
+    if leased(core).is_none() {
+        first_lane(core);
+    }
+}
+
 /// Leases a lane.
 #[cold]
 fn first_lane(core: &Arc<Core>) -> Option<u16> {

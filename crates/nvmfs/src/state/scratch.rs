@@ -5,8 +5,10 @@ use crate::ids::{Extent, InodeId};
 use crate::state::cell::{LockVersion, Map};
 use crate::state::lane::OpState;
 
+/// Room for a call of a few pages: such a call needs no memory from the heap.
+const ROOM: usize = 16;
+
 /// Buffers in the process's memory that a lane's operations reuse.
-#[derive(Default)]
 pub struct Scratch {
     /// Blocks of a write.
     pub extents: Vec<Extent>,
@@ -16,8 +18,23 @@ pub struct Scratch {
     pub records: Vec<Record>,
     /// Inodes whose logs are cleaned at the end of the call, when it holds nothing: once for each page that the call has begun.
     pub to_clean: Vec<InodeId>,
+    /// Unlinked pages of a log.
+    pub garbage: Vec<Extent>,
     /// Cells that a read collected.
     pub collected: Vec<Seen>,
+}
+
+impl Default for Scratch {
+    fn default() -> Scratch {
+        Scratch {
+            extents: Vec::with_capacity(ROOM),
+            replaced: Vec::with_capacity(ROOM),
+            records: Vec::with_capacity(ROOM),
+            to_clean: Vec::with_capacity(ROOM),
+            garbage: Vec::with_capacity(ROOM),
+            collected: Vec::with_capacity(ROOM),
+        }
+    }
 }
 
 /// The state of a page when it was collected.

@@ -129,14 +129,16 @@ fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
         met(Met::DebtEnded);
     }
     let Ok(chain) = commit::chain_of(core, guard, inode) else { return };
-    let mut garbage = Vec::new();
+    let mut garbage = std::mem::take(&mut guard.scratch.garbage);
     for _ in 0..PAGES_A_STEP {
         let looked = look_at_next(core, inode, chain, &mut garbage);
         if !garbage.is_empty() || !matches!(looked, Ok(true)) {
             break;
         }
     }
-    free_unlinked(core, guard, chain, garbage);
+    free_unlinked(core, guard, chain, &garbage);
+    garbage.clear();
+    guard.scratch.garbage = garbage;
     // In the papers' variants, files are logged anew later: see `relog::paper`.
     let later = core.locks.is_some() && !directory;
     if !later {

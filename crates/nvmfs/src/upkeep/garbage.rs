@@ -42,7 +42,7 @@ const CELLS_MAX: usize = if cfg!(test) { 64 } else { 4096 };
 const PAGES_MOVED_MAX: u32 = 8;
 
 /// Frees unlinked pages.
-pub fn free_unlinked(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garbage: Vec<Extent>) {
+pub fn free_unlinked(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garbage: &[Extent]) {
     if garbage.is_empty() {
         return;
     }
@@ -57,7 +57,7 @@ pub fn free_unlinked(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garb
     core.region.fence();
     chain.settle_oldest();
     for extent in garbage {
-        free_later(core.free_map(), &core.region, guard.own, extent);
+        free_later(core.free_map(), &core.region, guard.own, *extent);
     }
 }
 

@@ -164,7 +164,7 @@ fn move_page(
     if !planted(Bug::CleaningPositionStays) {
         from.clean_after.set(0);
     }
-    free_unlinked(core, guard, from, garbage);
+    free_unlinked(core, guard, from, &garbage);
     Ok(true)
 }
 

@@ -63,7 +63,7 @@ fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
             let mut garbage = alive.lists;
             garbage.push(Extent { block: page, count: 1 });
             chain.clean_after.set(0);
-            garbage::free_unlinked(core, guard, chain, garbage);
+            garbage::free_unlinked(core, guard, chain, &garbage);
             Ok(())
         }
         _ => Ok(()),
