@@ -3,6 +3,7 @@
 //! A forked child has its parent's files, but none of its handles and pages. So all that this library keeps
 //! of an engine carries the number of the process that made it.
 
+use crate::words;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 static PROCESS: AtomicU32 = AtomicU32::new(1);
@@ -18,6 +19,7 @@ pub(crate) fn process() -> u32 {
 pub fn this_is_a_child() {
     PROCESS.fetch_add(1, SeqCst);
     FORKS.store(0, SeqCst);
+    words::reset_in_child();
 }
 
 /// Makes this process disown all that it has opened, as a child does with its parent's: it leaves it alone.

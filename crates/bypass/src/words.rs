@@ -8,6 +8,7 @@
 //! Invariants  P1  the pages are unmapped when the last file of this process that uses them is closed, and no [`StaysShared`] keeps them;
 //!                 words are not used again.
 //!             P2  a segment is marked for removal before any other process knows it: it goes with its last process.
+//!             P3  a forked child lets go of what other threads of its parent keep: they do not exist there.
 //!
 //! Nothing here allocates from the heap: a signal handler may fork.
 
@@ -15,7 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 const PAGE_BYTES: usize = 4096;
 /// The head and the words.
@@ -59,20 +60,44 @@ impl Words {
     }
 }
 
+/// The words of each [`StaysShared`]; null: a free place. If there are more, a child keeps their pages (P3).
+static KEPT: [AtomicPtr<AtomicU8>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
+
 /// Keeps the pages of this word mapped until it is dropped, so that no other process finds itself alone.
-pub struct StaysShared(*mut AtomicU8);
+pub struct StaysShared {
+    word: *mut AtomicU8,
+    place: Option<&'static AtomicPtr<AtomicU8>>,
+}
 
 impl StaysShared {
     /// The caller has a file that uses the word.
     pub(crate) fn begin(word: *mut AtomicU8) -> StaysShared {
+        // In this order, as in `drop`: a fork in between leaves the child one user too many.
         head_of(word).users.fetch_add(1, SeqCst);
-        StaysShared(word)
+        let is_free =
+            |place: &&AtomicPtr<_>| place.compare_exchange(null_mut(), word, SeqCst, SeqCst).is_ok();
+        StaysShared { word, place: KEPT.iter().find(is_free) }
     }
 }
 
 impl Drop for StaysShared {
     fn drop(&mut self) {
-        give_back(self.0);
+        let (word, place) = (self.word, self.place);
+        let is_kept = |place: &AtomicPtr<_>| place.compare_exchange(word, null_mut(), SeqCst, SeqCst).is_ok();
+        // In a child that was forked meanwhile, its place is free.
+        if place.is_none_or(is_kept) {
+            give_back(word);
+        }
+    }
+}
+
+/// P3.
+pub(crate) fn reset_in_child() {
+    for place in &KEPT {
+        let word = place.swap(null_mut(), SeqCst);
+        if !word.is_null() {
+            give_back(word);
+        }
     }
 }
 
@@ -418,6 +443,22 @@ mod tests {
         assert!(are_ours_alone(word));
         head_of(word).namespace.store(1, SeqCst);
         assert!(!are_ours_alone(word), "its number may be another segment's in another namespace");
+        give_back(word);
+    }
+
+    #[test]
+    fn a_forked_child_keeps_nothing_for_threads_of_its_parent() {
+        let (_alone, word) = (ONE_TEST.lock(), Words::default().next().unwrap());
+        let users = || head_of(word).users.load(SeqCst);
+        drop(StaysShared::begin(word));
+        assert_eq!(users(), 1);
+        let kept = StaysShared::begin(word);
+        assert_eq!(users(), 2);
+        // As in a child that is forked here.
+        reset_in_child();
+        assert_eq!(users(), 1);
+        drop(kept);
+        assert_eq!(users(), 1, "it was let go of already");
         give_back(word);
     }
 
