@@ -149,14 +149,55 @@ static void spawning(void) {
 		CHECK(spawn(&pidfd, paths[way], &actions, NULL, echoes, environ) == 0 && pidfd > fd);
 		CHECK(fcntl(pidfd, F_GETFD) == FD_CLOEXEC && waitid(P_PIDFD, pidfd, &ended, WEXITED) == 0 && ended.si_status == 0);
 		CHECK(write(fd, "abc", 3) == 3 && close(pidfd) == 0);
+		CHECK(spawn(NULL, paths[way], NULL, NULL, none, environ) == 0 && waitpid(-1, NULL, 0) > 0);
 		holds("0123456789child\nabc");
 		/* No number is free: no child is left. */
 		struct rlimit all, few;
 		CHECK(getrlimit(RLIMIT_NOFILE, &all) == 0);
-		few = all, few.rlim_cur = pidfd;
+		few = all, few.rlim_cur = fd + 1;
 		CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0 && spawn(&pidfd, paths[way], NULL, NULL, echoes, environ) == EMFILE);
 		CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD && setrlimit(RLIMIT_NOFILE, &all) == 0 && close(fd) == 0);
 	}
 }
 
-TRAPS({"spawning", spawning}, {"interrupting", interrupting}, {"ignoring", ignoring}, {"starting", starting}, {"headless", headless})
+/* It takes each number that becomes free, for a moment. */
+static void *takes_numbers(void *nothing) {
+	for (;;) {
+		int taken = dup(0);
+		if (taken >= 0) {
+			usleep(1000);
+			close(taken);
+			usleep(1000);
+		}
+	}
+	return nothing;
+}
+
+/* If the last number is taken meanwhile, no child is left. */
+static void spawning_beside(void) {
+	char *ends[] = {"true", NULL};
+	pthread_t thread;
+	struct rlimit few;
+	spawns *spawn = (spawns *)dlsym(RTLD_DEFAULT, "pidfd_spawnp");
+	int pidfd, started = 0, refused = 0, fd = fresh(O_RDWR);
+	CHECK(write(fd, "x", 1) == 1);
+	if (!spawn)
+		return;
+	CHECK(getrlimit(RLIMIT_NOFILE, &few) == 0);
+	few.rlim_cur = fd + 2;
+	CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0 && pthread_create(&thread, NULL, takes_numbers, NULL) == 0);
+	for (int i = 0; i < 2000 && started + refused < 200; i++) {
+		int answer = spawn(&pidfd, "true", NULL, NULL, ends, environ);
+		if (answer == 0) {
+			siginfo_t ended;
+			started++;
+			CHECK(pidfd >= 0 && waitid(P_PIDFD, pidfd, &ended, WEXITED) == 0 && close(pidfd) == 0);
+			continue;
+		}
+		refused++;
+		CHECK(answer == EMFILE && waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
+		usleep(100);
+	}
+}
+
+TRAPS({"spawning_beside", spawning_beside}, {"spawning", spawning}, {"interrupting", interrupting}, {"ignoring", ignoring}, {"starting", starting}, {"headless", headless})

@@ -59,9 +59,20 @@ pub fn before_close_range(first: u32, last: u32, flags: c_int) {
     if flags & UNSHARE != 0 {
         numbers_part();
     }
-    if flags & CLOEXEC == 0 {
+    if flags & CLOEXEC == 0 && ranges_are_closed() {
         remove_numbers(first, last);
     }
+}
+
+/// Returns false if the kernel refuses each close_range(2): it is too old, or a filter of system calls does that. Numbers that stay open
+/// stay in the table.
+fn ranges_are_closed() -> bool {
+    let errno = real::errno();
+    let none = i64::from(u32::MAX);
+    // SAFETY: no descriptor has this number.
+    let done = unsafe { real::syscall(libc::SYS_close_range, none, none, 0, 0, 0, 0) };
+    real::set_errno(errno);
+    done == 0
 }
 
 /// As closefrom(3).

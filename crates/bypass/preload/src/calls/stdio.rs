@@ -163,8 +163,11 @@ macro_rules! tracing {
         /// As backtrace_symbols_fd(3).
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(frames: *const *mut c_void, n: c_int, fd: c_int) {
-            // SAFETY: the caller's promise.
-            with_our_offset(fd, || unsafe { real::$name(frames, n, fd) });
+            with_our_offset(fd, || {
+                // SAFETY: the caller's promise.
+                unsafe { real::$name(frames, n, fd) };
+                0
+            });
         }
     )*};
 }
@@ -253,7 +256,7 @@ macro_rules! spawning_with_pidfd {
                     // SAFETY: the caller's promise.
                     return unsafe { with_pidfd(pidfd, plain) };
                 }
-                if done == 0 {
+                if done == 0 && !pidfd.is_null() {
                     // SAFETY: the C library has just written it.
                     remove_number(unsafe { *pidfd });
                 }
@@ -268,26 +271,59 @@ spawning_with_pidfd! {
 }
 
 /// Starts a child by `spawn`, and opens a descriptor for it: a C library before 2.39 has no function for both, and a program that looks
-/// for one finds ours. A descriptor of this process holds the place: if there is none, no child is started.
+/// for one finds ours. A descriptor of this process holds the place: if there is none, no child is started. Another thread may take the
+/// place when it is given up. Then the child is ended, as if it had not been started.
 unsafe fn with_pidfd(pidfd: *mut c_int, spawn: impl FnOnce(*mut i32) -> c_int) -> c_int {
     let errno = real::errno();
     let answer = || -> Result<c_int, c_int> {
-        let place = pidfd_of(rustix::process::getpid().as_raw_nonzero().get())?;
+        let place = Place(pidfd_of(rustix::process::getpid().as_raw_nonzero().get())?);
         let mut pid = 0;
         let failed = spawn(&raw mut pid);
-        // SAFETY: opened above.
-        unsafe { real::syscall(libc::SYS_close, place.into(), 0, 0, 0, 0, 0) };
-        if failed != 0 { Err(failed) } else { pidfd_of(pid) }
+        if failed != 0 {
+            return Err(failed);
+        }
+        let mut opened = pidfd_of(pid);
+        if matches!(opened, Err(libc::EMFILE | libc::ENFILE)) {
+            drop(place);
+            opened = pidfd_of(pid);
+        }
+        // ESRCH: the kernel has waited for the child, because the program ignores SIGCHLD.
+        opened.inspect_err(|why| {
+            if *why != libc::ESRCH {
+                end(pid);
+            }
+        })
     };
     let done = answer();
     real::set_errno(errno);
     match done {
         Ok(opened) => {
-            // SAFETY: the caller's promise.
-            unsafe { pidfd.write(opened) };
+            if !pidfd.is_null() {
+                // SAFETY: the caller's promise.
+                unsafe { pidfd.write(opened) };
+            }
             0
         }
         Err(why) => why,
+    }
+}
+
+/// A descriptor that no other code knows.
+struct Place(c_int);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // SAFETY: opened for this.
+        unsafe { real::syscall(libc::SYS_close, self.0.into(), 0, 0, 0, 0, 0) };
+    }
+}
+
+/// Ends a child that the program does not know.
+fn end(pid: i32) {
+    // SAFETY: neither is given a pointer but null. Nobody has waited for the child, so the number is its own.
+    unsafe {
+        real::syscall(libc::SYS_kill, pid.into(), libc::SIGKILL.into(), 0, 0, 0, 0);
+        while real::syscall(libc::SYS_wait4, pid.into(), 0, 0, 0, 0, 0) < 0 && real::errno() == libc::EINTR {}
     }
 }
 
