@@ -7,7 +7,7 @@
 //! Invariants  F1  the kernel's descriptor is open while calls are served here: for it the mount's process keeps the inode, and gives
 //!                 the kernel no attributes to keep of a file that is open for writing.
 //!             F2  a call that uses the offset holds `lock`, as in the kernel; no lock is needed once the offset is the kernel's for
-//!                 ever.
+//!                 ever. What a thread's first call on a file needs of the heap, it has before (`offset`).
 //!             F3  an offset comes back only while no fork is under way: an offset given away for a fork stays away until the child
 //!                 exists.
 //!             F4  no handle is opened if the inode's generation is not the one seen at open(2). Once the mount's process is killed, no
@@ -231,6 +231,7 @@ impl File {
         number: impl Number,
         read_at: impl FnOnce(i64) -> Served<usize>,
     ) -> Served<usize> {
+        self.get_ready();
         self.with_offset(number, |offset| Ok(read_at(offset as i64)?.map(|n| (n, offset + n as u64))))
     }
 
@@ -245,6 +246,7 @@ impl File {
         len: usize,
         at_end: bool,
     ) -> Served<usize> {
+        self.get_ready();
         let _held = self.lock.hold();
         let kernels = !self.has_offset(number);
         if kernels && !(at_end || self.append.is_on(number) == Some(true)) {
@@ -262,7 +264,7 @@ impl File {
                     let _gone =
                         number.while_ours(|fd| rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(end)));
                 }
-                _ => self.offset.store(end, SeqCst),
+                _ => self.offset_moves(number, end),
             }
             n
         }))
@@ -270,6 +272,9 @@ impl File {
 
     /// As lseek(2).
     pub fn seek(&self, number: impl Number, offset: i64, whence: i32) -> Served<u64> {
+        if !matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) {
+            self.get_ready();
+        }
         self.with_offset(number, |now| {
             let base = match whence {
                 libc::SEEK_SET => 0,
@@ -543,8 +548,7 @@ impl File {
     ) -> Result<(), Passed> {
         let _gone = number.while_ours(|fd| {
             if append {
-                // The mount would append. An appended write has no old page in the kernel but the rest of the
-                // last one.
+                // The mount would append. An appended write has no old page in the kernel but the rest of the last one.
                 KernelStat::refresh(fd);
                 return;
             }

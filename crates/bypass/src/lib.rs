@@ -27,6 +27,7 @@ mod kernel_stat;
 mod known_once;
 mod lock;
 mod number;
+mod patience;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,7 @@ pub use heddle_nvmfs::{BadBuffer, after_fault, copy_of_callers, this_thread_is_i
 pub use heddle_vfs::{RangeOp, planted};
 pub use kernel_stat::KernelStat;
 pub use number::Number;
+pub use patience::{Patience, Patient, handlers_are_known_by, pause};
 pub use process::{a_fork_begins, a_fork_ended, this_is_a_child};
 pub use vector::{VectorBuffer, read_vector, with_vector_buffer, write_vector};
 pub use words::{StaysShared, Words};

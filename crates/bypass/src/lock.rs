@@ -1,6 +1,7 @@
 //! The lock of a file's offset.
 
 use crate::fork_gate::Waiter;
+use crate::patience::{Patience, Patient};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 /// A lock that a forked child can reset: its holder does not exist there.
@@ -40,6 +41,14 @@ impl Lock {
             }
         }
         Held(self)
+    }
+
+    /// As [`Lock::take`], in a signal handler. Returns `None` if it takes too long.
+    pub fn take_in_time(&self) -> Option<Held<'_>> {
+        let is_taken = || self.0.compare_exchange(FREE, HELD, SeqCst, SeqCst).is_err();
+        let patience = is_taken().then(Patience::new);
+        let has_it = patience.is_none() || patience.wait_while(is_taken);
+        has_it.then_some(Held(self))
     }
 
     /// Unlocks it in a forked child: the holder does not exist there.

@@ -266,6 +266,12 @@ fn calls_on_a_mapped_file_go_through_the_mount() {
     assert_eq!(file.truncate(scene.fd(), 1), Err(Passed::Mapped));
     assert_eq!(file.sync(false), Err(Passed::Mapped));
     assert_eq!(file.seek(scene.fd(), 1, libc::SEEK_END), Ok(Ok(4)), "the size is the engine's");
+    assert_eq!(
+        file.seek(scene.fd(), 0, libc::SEEK_DATA),
+        Err(Passed::Mapped),
+        "data may not be written back"
+    );
+    assert_eq!(file.seek(scene.fd(), 0, libc::SEEK_HOLE), Err(Passed::Mapped));
     assert_eq!(file.stat(scene.fd()).map(|stat| stat.map(|stat| stat.st_size)), Ok(Ok(3)));
     scene.fs.note_kernel_pages(&scene.theirs, false);
     assert_eq!(read_at(&file, &scene, 9, 0), served(b"123"));

@@ -87,9 +87,12 @@ traps! {
     a_program_born_under_a_deadly_filter_lives = "rights/born_filtered", [];
     /// The library's own child was process 1 of the new namespace, and ended it.
     a_filtered_program_in_unshare_pid_may_make_children = "rights/born_outside", [];
+    /// They left the table, and the next write began at offset 0.
+    numbers_that_a_filter_keeps_open_keep_their_offset = "rights/born_without_ranges", ["write"];
     a_filter_that_refuses_membarrier_changes_nothing = "rights/born_without_barriers", ["write", "opened"];
     /// A touch of what the program itself had added was its end.
     a_file_that_grows_under_its_mapping_is_there = "edges/grown", ["write", "resize"];
+    what_is_stored_to_a_mapping_is_data_for_lseek = "edges/mapped_data", ["write", "resize"];
     a_thread_that_writes_for_ever_can_be_cancelled = "edges/cancelled", ["write"];
     a_thread_that_waits_in_the_kernel_can_be_cancelled = "edges/cancelled_in_the_kernel", ["write"];
 }
@@ -328,6 +331,20 @@ fn a_program_in_c_is_told_how_much_was_written() {
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
     let mut program = Command::new(&program);
     went_well(&program.arg(mounted.path("file")).env("LD_LIBRARY_PATH", libraries).output().unwrap());
+}
+
+/// It waited for ever for the thread that was attaching.
+#[test]
+fn a_child_forked_beside_an_attach_in_c_may_attach() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let libraries = build_preload().to_str().unwrap();
+    let (include, libs) = (format!("-I{C_API}/include"), format!("-L{libraries}"));
+    let extra = [&*include, &*libs, "-lheddle", "-pthread", "-rdynamic"];
+    let Some(program) = compiled(&place, &format!("{TRAPS}/api_forks.c"), &extra) else { return };
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let mut program = Command::new(&program);
+    went_well(&program.arg(mounted.path("")).env("LD_LIBRARY_PATH", libraries).output().unwrap());
 }
 
 #[test]

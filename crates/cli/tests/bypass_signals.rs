@@ -26,6 +26,10 @@ traps! {
     a_handler_has_room_on_the_smallest_stack = "stacks/handlers", ["write"];
     /// It locked 64 GiB.
     a_handler_that_locks_memory_or_sets_a_filter_unmaps_the_image = "rights/by_handlers", ["write", "read"];
+    /// Another thread gave its files back to an engine that was gone.
+    rights_may_go_in_a_handler_beside_calls = "rights/by_handlers_beside_calls", ["read"];
+    /// The fork had the lock of all descriptors, and waited for the streams' lock; both waited for ever.
+    a_handler_in_a_flush_may_close_beside_a_fork = "signals/flushes", ["write"];
     /// Its image was mapped all the same, after the call.
     a_program_that_gives_up_rights_beside_an_open_has_no_image_mapped = "rights/beside", [];
     /// The old file was closed in an engine that was gone.
@@ -41,6 +45,32 @@ fn a_handler_in_malloc_may_close() {
 #[test]
 fn a_handler_in_malloc_may_read() {
     common::traps::trap_with("heap/beside_vectors", &["read"], &["at_fork"]);
+}
+
+/// It waited for ever for the offset.
+#[test]
+fn a_handler_in_malloc_may_read_beside_first_calls() {
+    common::traps::trap_with("heap/beside_new_files", &["read"], &["at_fork"]);
+    common::traps::trap_with("heap/beside_first_calls", &["read"], &["at_fork"]);
+}
+
+/// As above.
+#[test]
+fn a_handler_in_malloc_may_seek_beside_page_writes() {
+    common::traps::trap_with("heap/beside_pages", &["write"], &["at_fork"]);
+}
+
+/// As above.
+#[test]
+fn a_handler_in_malloc_waits_for_no_call_for_ever() {
+    common::traps::trap_with("heap/beside_long_reads", &["read"], &["at_fork"]);
+    common::traps::trap_with("heap/beside_starts", &["read"], &["at_fork"]);
+}
+
+/// The child waited for ever for the thread that was closing a file.
+#[test]
+fn a_child_forked_beside_a_close_may_give_up_rights() {
+    common::traps::trap_with("heap/forks_beside_closes", &["write"], &["at_fork"]);
 }
 
 /// It waited for ever for a lock of its own.

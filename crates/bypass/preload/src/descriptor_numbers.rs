@@ -15,8 +15,9 @@ use crate::table::{
     CHANGES, Used, changing, drop_number, entry, entry_or_new, finish_use, free_closed_files, holding,
     is_changing, is_ours,
 };
-use crate::thread::{Busy, ByNumber, nobody_uses_numbers_of, pause, this_thread};
-use heddle_bypass::Number;
+use crate::thread::{Busy, ByNumber, nobody_uses_numbers_of, this_thread};
+use crate::undelayed::failing;
+use heddle_bypass::{Errno, Number, Patience, pause};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::SeqCst};
@@ -78,15 +79,16 @@ pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
     };
     let Some(_busy) = Busy::enter() else { return call() };
     let gone = Gone::none();
-    // Without a limit there is always an answer.
-    let Some(_replacing) = Replacing::begin(to, None) else { return call() };
+    // The thread that is replacing another number may wait for a lock that a forking thread holds.
+    let patience = this_thread().is_in_handler().then(Patience::new);
+    let Some(_replacing) = Replacing::begin(to, patience.as_ref()) else { return failing(Errno::DEADLK) };
     let held = CHANGES.hold();
     let old = place.swap(changing(), SeqCst);
     // SAFETY: null, or an entry's file, which is not freed while the table's lock is held.
     if let Some(last) = unsafe { old.as_ref() }.filter(|old| old.number_count.load(SeqCst) == 1) {
         // Done before the call, since a fork may come first. If the call fails, the offset stays the kernel's.
         // SAFETY: open, if the program's own calls are in order.
-        last.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) });
+        CHANGES.lending(|| last.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) }));
     }
     drop(held);
     nobody_uses_numbers_of(old);
@@ -144,7 +146,7 @@ fn set_descriptor(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descr
         known.number_count.fetch_add(1, SeqCst);
         if crate::streams::may_use(to) {
             // SAFETY: the number was just returned by the kernel.
-            known.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) });
+            CHANGES.lending(|| known.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) }));
         }
     }
     drop_number(place.swap(if lives.is_some() { descriptor } else { null_mut() }, SeqCst), gone);

@@ -1,5 +1,6 @@
 //! Children, and other programs in this process: offsets are given to the kernel before (P4). Other threads wait at `fork_gate`.
 
+use crate::descriptor::Descriptor;
 use crate::handlers::Frame;
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, clear_other_threads, this_thread};
@@ -26,6 +27,7 @@ extern "C" fn start() {
     #[cfg(feature = "planted")]
     heddle_bypass::planted::plant_from_environment();
     barrier::start(taking::may());
+    heddle_bypass::handlers_are_known_by(|| this_thread().is_in_handler());
     report::start();
     signals::start();
     be_first();
@@ -124,7 +126,7 @@ fn close_gate() -> bool {
         }
     };
     let _held = CHANGES.hold();
-    each(|_, descriptor| descriptor.file.wait_until_unlocked());
+    CHANGES.lending(|| each(|_, descriptor| descriptor.file.wait_until_unlocked()));
     true
 }
 
@@ -135,8 +137,9 @@ pub extern "C" fn before() {
     }
     let is_for_another = this_thread().is_vfork_child();
     this_thread().forks_for_another.set(is_for_another);
-    CHANGES.take();
+    CHANGES.take_for_fork();
     heddle_bypass::a_fork_begins();
+    CHANGES.lend();
     if is_for_another {
         // The table has the parent's numbers, not those of this process.
         return;
@@ -146,13 +149,14 @@ pub extern "C" fn before() {
         // SAFETY: open, if the program's own calls are in order.
         descriptor.file.share_with_child(unsafe { BorrowedFd::borrow_raw(fd) }, &mut words);
     });
-    // The fork waits for no lock any more.
+    // The fork waits for no lock of this library any more.
     fork_gate::open();
 }
 
 /// After fork(2), in the parent.
 pub extern "C" fn after_in_parent() {
     heddle_bypass::a_fork_ended();
+    CHANGES.end_lending();
     CHANGES.give();
     this_thread().leave();
 }
@@ -173,7 +177,7 @@ pub extern "C" fn after_in_child() {
         unsafe { descriptor.file.forked() };
     });
     clear_other_threads();
-    CHANGES.give();
+    CHANGES.reset_in_child();
     this_thread().leave();
 }
 
@@ -202,10 +206,11 @@ impl Copied {
         }
         CHANGES.take();
         heddle_bypass::a_fork_begins();
-        each(|fd, descriptor| {
+        let give = |fd, descriptor: &Descriptor| {
             // SAFETY: open, if the program's own calls are in order.
             descriptor.file.share_with_stranger(unsafe { BorrowedFd::borrow_raw(fd) });
-        });
+        };
+        CHANGES.lending(|| each(give));
         Copied { is_locked }
     }
 
@@ -220,12 +225,13 @@ impl Copied {
             clear_other_threads();
             table::forget_all_in_child();
             report::write_none();
+            CHANGES.reset_in_child();
         } else if self.is_locked {
             heddle_bypass::a_fork_ended();
+            CHANGES.give();
         } else {
             return;
         }
-        CHANGES.give();
         this_thread().leave();
     }
 }
@@ -246,8 +252,8 @@ fn hand_out(all: bool, prepare: fn(&File, BorrowedFd<'_>)) {
         return;
     }
     let Some(_busy) = Busy::enter() else { return };
-    CHANGES.take();
-    each(|fd, descriptor| {
+    let _held = CHANGES.hold();
+    let give = |fd, descriptor: &Descriptor| {
         // SAFETY: open, if the program's own calls are in order.
         let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
         let survives = rustix::io::fcntl_getfd(borrowed)
@@ -255,8 +261,8 @@ fn hand_out(all: bool, prepare: fn(&File, BorrowedFd<'_>)) {
         if all || survives {
             prepare(&descriptor.file, borrowed);
         }
-    });
-    CHANGES.give();
+    };
+    CHANGES.lending(|| each(give));
 }
 
 /// Called before vfork(2): the child shares this memory, and may use every descriptor.

@@ -32,7 +32,6 @@ mod handlers;
 mod inherited_filter;
 mod loader;
 mod memory;
-mod patience;
 mod real;
 mod replaced;
 mod report;

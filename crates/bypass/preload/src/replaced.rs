@@ -1,6 +1,6 @@
 //! The number that is being replaced, one at a time: the lock around a replacement (`descriptor_numbers`).
 
-use crate::patience::{Patience, Patient};
+use heddle_bypass::{Patience, Patient};
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
 const NONE: i32 = -1;

@@ -5,8 +5,8 @@
 //! Invariants  D1  entries change under `CHANGES`; look-ups take no lock (thread.rs, O1).
 //!             D2  `number_count` of a file counts the entries that name it. The thread that removes the last one frees the file (`gone`),
 //!                 or leaves that to a later change if a thread is using it.
-//!             D3  a signal handler neither allocates nor frees: its thread may be in the middle of that. It also does not wait for
-//!                 another thread without a limit (`patience`).
+//!             D3  a signal handler neither allocates nor frees: its thread may be in the middle of that. It also does not wait without a
+//!                 limit for a thread that may need the heap (`Patience`). So a holder of `CHANGES` that needs it lends the lock.
 //!             D4  a file is made, and a mount asked, by a thread that is taking up a file (`taking`), and only if files may be taken
 //!                 up. So a thread that has ended that and then found no such thread knows all files and engines.
 //!             D5  signals wait while their thread is taking up a file: a handler may never return (siglongjmp(3)).
@@ -20,13 +20,12 @@ use crate::counts::Count;
 use crate::descriptor::Descriptor;
 use crate::gone::{self, Gone};
 use crate::memory::map_zeroed;
-use crate::patience::{Patience, Patient};
 use crate::replaced::{self, Replacing};
 use crate::taking::{self, Taking};
-use crate::thread::{Busy, Record, ThisThread, nobody_uses_numbers_of, others, pause, records, this_thread};
-use crate::undelayed::refused;
+use crate::thread::{Busy, Record, ThisThread, nobody_uses_numbers_of, others, records, this_thread};
+use crate::undelayed::{failing, refused};
 use heddle_bypass::planted::{Bug, planted};
-use heddle_bypass::{Attachments, File, KernelStat, MountAnswer, Passed};
+use heddle_bypass::{Attachments, File, KernelStat, MountAnswer, Passed, Patience, Patient, pause};
 use rustix::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
@@ -198,8 +197,10 @@ pub fn passing<T: From<i8>>(fd: i32, call: impl Fn() -> T) -> T {
         && let Some(used) = holding(fd)
     {
         used.passed(Passed::InHandler);
-        if let Some(done) = used.file().with_kernel_offset(&used, &call) {
-            return done;
+        let done = used.file().with_kernel_offset_in_handler(&used, &call);
+        drop(used);
+        if let Some(done) = done {
+            return done.unwrap_or_else(failing);
         }
     }
     call()
@@ -399,18 +400,27 @@ fn let_go_alone(patience: Option<&Patience>) -> bool {
     // A filter of system calls may prevent the check for uses. Then the mapping stays, but no call is served
     // from it.
     let known = || !others() || barrier::everywhere();
-    if !begun || !patience.wait_while(|| known() && used()) || !known() {
+    if !begun {
         return false;
     }
-    // A fork must not interrupt this.
-    let _held = CHANGES.hold();
-    // SAFETY: D4: no entry and no thread names a file any more, and no thread makes one. A handler leaves
-    // closed files for later (D3).
+    // A fork must not interrupt what follows.
+    let _held = loop {
+        if !patience.wait_while(|| known() && used()) || !known() {
+            return false;
+        }
+        let held = CHANGES.hold();
+        // A handler leaves closed files for later (D3): since it looked, without the lock, another thread may have begun to give some back.
+        if !gone::is_any() {
+            break held;
+        }
+    };
+    // SAFETY: D4: no entry and no thread names a file any more, and no thread makes one. G2: none is being given back.
     let gone = unsafe {
         match in_handler {
             true => MOUNTS.unmap_without_freeing(),
             false => {
-                MOUNTS.let_go();
+                // Engines give memory back to the heap, which the thread of a handler that waits for this lock may have locked.
+                CHANGES.lending(|| MOUNTS.let_go());
                 true
             }
         }
@@ -429,10 +439,13 @@ fn let_go_now() {
 /// Removes every file from the table.
 fn all_to_the_kernel(gone: &Gone) {
     let _held = CHANGES.hold();
-    each_entry(|fd, entry| {
-        if let Some(descriptor) = known(entry) {
-            // SAFETY: open, if the program's own calls are in order.
-            descriptor.file.share_with_stranger(unsafe { BorrowedFd::borrow_raw(fd) });
+    let give = |fd, descriptor: &Descriptor| {
+        // SAFETY: open, if the program's own calls are in order.
+        descriptor.file.share_with_stranger(unsafe { BorrowedFd::borrow_raw(fd) });
+    };
+    CHANGES.lending(|| each(give));
+    each_entry(|_, entry| {
+        if known(entry).is_some() {
             drop_number(entry.swap(null_mut(), SeqCst), gone);
         }
     });

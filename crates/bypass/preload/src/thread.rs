@@ -15,6 +15,7 @@ use crate::cancellation;
 use crate::counts::Counts;
 use crate::descriptor::Descriptor;
 use crate::{handlers, memory, waiting_signals, words};
+use heddle_bypass::pause;
 use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::SeqCst, compiler_fence};
@@ -277,16 +278,6 @@ pub fn nobody_uses_numbers_of(descriptor: *const Descriptor) {
             looks += 1;
             pause(looks);
         }
-    }
-}
-
-/// Lets other threads run, for longer with more attempts.
-pub fn pause(looks: u32) {
-    if looks < 100 {
-        rustix::thread::sched_yield();
-    } else {
-        // A system call is under way.
-        let _ = rustix::thread::nanosleep(&rustix::thread::Timespec { tv_sec: 0, tv_nsec: 50_000 });
     }
 }
 

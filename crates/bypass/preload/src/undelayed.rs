@@ -5,7 +5,7 @@
 //! as calls of the C API inside a call are. Calls on other files go to the kernel.
 
 use crate::thread::this_thread;
-use heddle_bypass::{KernelStat, this_thread_is_inside};
+use heddle_bypass::{Errno, KernelStat, this_thread_is_inside};
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -31,6 +31,11 @@ pub fn refused<T: From<i8>>(fd: i32) -> Option<T> {
     if !this_thread().is_busy() || !has_interrupted_a_call_on(fd) {
         return None;
     }
-    crate::real::set_errno(libc::EDEADLK);
-    Some(T::from(-1))
+    Some(failing(Errno::DEADLK))
+}
+
+/// The result of a call that fails.
+pub fn failing<T: From<i8>>(errno: Errno) -> T {
+    crate::real::set_errno(errno.raw_os_error());
+    T::from(-1)
 }

@@ -1,19 +1,49 @@
 //! Where the file offset lives, in this library or in the kernel, and how it moves between the two.
+//!
+//! Waiting     A thread that holds a file's lock may wait for the heap, and a signal handler's thread may have locked the heap. So a
+//!             handler waits for a file's lock only for a bounded time.
+//! Invariants  O1  a handler whose time is over makes no call: its offset would be that of a call under way. It does wait as long as the
+//!                 lock's holder is in a call of the kernel, which ends without the heap.
+//!             O2  a handler that gives an offset away, and whose time is over, gives that from before the call under way. That call moves
+//!                 the kernel's offset, too, when it ends: it stores its offset, then looks whose counts. The handler sets whose counts,
+//!                 then looks at the offset again.
+//!             O3  the holder of the lock lends its offset to the kernel for a call. If it is given away meanwhile, the kernel has it
+//!                 already, and the holder does not take it back.
 
-use super::{File, Passed, Served};
+use super::{File, Passed, Served, guarded};
 use crate::kernel_stat::KernelStat;
 use crate::number::Number;
+use crate::patience::is_in_handler;
 use crate::process::forks_are_under_way;
 use crate::words::Words;
 use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
 use std::sync::atomic::Ordering::SeqCst;
 
+// In this order: a giver sets the larger one.
 /// This library's offset counts.
 pub const OURS: u8 = 0;
+/// The kernel's offset counts, for a call of this process.
+const LENT: u8 = 1;
 /// The kernel's offset counts, as long as another process with this library may have the open file.
-const SHARED: u8 = 1;
+const SHARED: u8 = 2;
 /// The kernel's offset counts, for ever.
-const KERNELS: u8 = 2;
+const KERNELS: u8 = 3;
+
+/// The offset is the kernel's while this lives (O3).
+struct Lent<'f> {
+    file: &'f File,
+    fd: BorrowedFd<'f>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Ok(now) = rustix::fs::tell(self.fd) {
+            self.file.offset.store(now, SeqCst);
+        }
+        let _given_away = self.file.whose_offset.compare_exchange(LENT, OURS, SeqCst, SeqCst);
+    }
+}
 
 impl File {
     /// Moves the offset to the kernel for ever: code that knows only the kernel's offset is about to share
@@ -45,12 +75,25 @@ impl File {
     }
 
     fn offset_is(&self, whose: u8, fd: BorrowedFd<'_>) {
-        let _held = self.lock.take();
-        let now = self.whose_offset.load(SeqCst);
-        if now == OURS {
+        // A fork counts as a handler, but it waits for no allocator (`fork_gate`).
+        let in_time = whose != SHARED && is_in_handler();
+        let _held = if in_time { self.lock.take_in_time() } else { Some(self.lock.take()) };
+        let offset = self.offset.load(SeqCst);
+        if self.whose_offset.load(SeqCst) == OURS {
             self.offset_to_kernel(fd);
         }
-        self.whose_offset.store(now.max(whose), SeqCst);
+        let before = self.whose_offset.fetch_max(whose, SeqCst);
+        if before == OURS && self.offset.load(SeqCst) != offset {
+            self.offset_to_kernel(fd); // O2
+        }
+    }
+
+    /// Called at the end of a call that has found the offset to be ours. The caller holds `lock`.
+    pub(super) fn offset_moves(&self, number: impl Number, to: u64) {
+        self.offset.store(to, SeqCst);
+        if self.whose_offset.load(SeqCst) != OURS {
+            let _gone = number.while_ours(|fd| self.offset_to_kernel(fd)); // O2
+        }
     }
 
     /// Returns true if the offset is ours, or ours again. The caller holds `lock`.
@@ -71,7 +114,9 @@ impl File {
         }
         let Some(Ok(now)) = number.while_ours(|fd| rustix::fs::tell(fd)) else { return false };
         self.offset.store(now, SeqCst);
-        self.whose_offset.store(OURS, SeqCst);
+        if self.whose_offset.compare_exchange(SHARED, OURS, SeqCst, SeqCst).is_err() {
+            return false;
+        }
         true
     }
 
@@ -80,19 +125,51 @@ impl File {
     pub fn with_kernel_offset<T>(&self, number: impl Number, call: impl FnOnce() -> T) -> Option<T> {
         number.while_ours(|fd| {
             let _held = self.lock.hold();
-            if self.append.is_on(fd) == Some(true) {
-                KernelStat::refresh(fd);
-            }
-            if self.whose_offset.load(SeqCst) != OURS {
-                return call();
-            }
-            self.offset_to_kernel(fd);
-            let done = call();
-            if let Ok(now) = rustix::fs::tell(fd) {
-                self.offset.store(now, SeqCst);
-            }
-            done
+            self.lending(fd, call)
         })
+    }
+
+    /// As [`File::with_kernel_offset`], in a signal handler. Fails if another thread's call has the offset for too long (O1).
+    pub fn with_kernel_offset_in_handler<T>(
+        &self,
+        number: impl Number,
+        call: impl FnOnce() -> T,
+    ) -> Option<Result<T, Errno>> {
+        number.while_ours(|fd| {
+            let _held = loop {
+                match self.lock.take_in_time() {
+                    Some(held) => break held,
+                    None if self.whose_offset.load(SeqCst) == LENT => {}
+                    None => return Err(Errno::DEADLK),
+                }
+            };
+            Ok(self.lending(fd, call))
+        })
+    }
+
+    /// Makes the call with our offset in the kernel, if it is ours. The caller holds `lock`.
+    fn lending<T>(&self, fd: BorrowedFd<'_>, call: impl FnOnce() -> T) -> T {
+        if self.append.is_on(fd) == Some(true) {
+            KernelStat::refresh(fd);
+        }
+        let is_ours = self.whose_offset.compare_exchange(OURS, LENT, SeqCst, SeqCst).is_ok();
+        let _lent = is_ours.then(|| {
+            self.offset_to_kernel(fd);
+            Lent { file: self, fd }
+        });
+        call()
+    }
+
+    /// Opens the handle and leases a lane, unless the kernel is to make the call. What fails here, the call itself finds again.
+    #[inline]
+    pub(super) fn get_ready(&self) {
+        if self.whose_offset.load(SeqCst) == OURS || self.flags.append {
+            let _opened = self.opened();
+            let _leased = guarded(|| {
+                self.at.fs().lease_lane();
+                Ok(())
+            });
+        }
     }
 
     fn offset_to_kernel(&self, fd: BorrowedFd<'_>) {
@@ -110,7 +187,7 @@ impl File {
             return Err(Passed::KernelOffset);
         }
         Ok(call(self.offset.load(SeqCst))?.map(|(done, offset)| {
-            self.offset.store(offset, SeqCst);
+            self.offset_moves(number, offset);
             done
         }))
     }

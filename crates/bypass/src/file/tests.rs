@@ -84,3 +84,52 @@ fn an_append_is_one_though_another_process_clears_the_flag() {
     assert_eq!(write(number, b"third"), Err(Passed::KernelOffset), "it does not append any more");
     file.close();
 }
+
+thread_local! {
+    static IS_HANDLER: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Runs `call` in a thread that counts as a signal handler, while this thread uses the offset.
+fn in_a_handler<T: Send>(call: impl FnOnce() -> T + Send) -> T {
+    crate::patience::handlers_are_known_by(|| IS_HANDLER.get());
+    let handler = || {
+        IS_HANDLER.set(true);
+        call()
+    };
+    std::thread::scope(|scope| scope.spawn(handler).join().unwrap())
+}
+
+#[test]
+fn a_handler_waits_for_no_call_of_the_engine_for_ever() {
+    let scene = Scene::new();
+    let (file, fd) = (scene.open(libc::O_RDWR), scene.fd());
+    let kernels_offset = || rustix::fs::tell(fd).unwrap();
+    assert_eq!(file.seek(fd, 3, libc::SEEK_SET), Ok(Ok(3)));
+    let done = file.with_offset(fd, |offset| {
+        let refused = in_a_handler(|| file.with_kernel_offset_in_handler(fd, || ()));
+        assert_eq!((refused, kernels_offset()), (Some(Err(Errno::DEADLK)), 0), "nothing was called");
+        in_a_handler(|| file.give_offset_away(fd));
+        assert_eq!((file.offset_is_the_kernels(), kernels_offset()), (true, 3));
+        Ok(Ok(((), offset + 4)))
+    });
+    assert_eq!((done, kernels_offset()), (Ok(Ok(())), 7), "the call has moved it");
+    assert_eq!(in_a_handler(|| file.with_kernel_offset_in_handler(fd, || 5)), Some(Ok(5)));
+    file.close();
+}
+
+#[test]
+fn an_offset_given_away_during_a_kernels_call_stays_there() {
+    let scene = Scene::new();
+    let (file, fd) = (scene.open(libc::O_RDWR), scene.fd());
+    let to = |offset| rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(offset)).unwrap();
+    let calls = file.with_kernel_offset(fd, || {
+        to(5);
+        in_a_handler(|| file.give_offset_away(fd));
+        rustix::fs::tell(fd).unwrap()
+    });
+    assert_eq!((calls, file.offset_is_the_kernels()), (Some(5), true));
+    to(9);
+    let seen = file.with_kernel_offset(fd, || rustix::fs::tell(fd).unwrap());
+    assert_eq!(seen, Some(9));
+    file.close();
+}

@@ -304,7 +304,19 @@ static void cancelled_in_the_kernel(void) {
 	CHECK(pwrite(fd, "x", 1, 0) == 1);
 }
 
-TRAPS({"errors", wrong_in_two_ways}, {"never", addresses_that_cannot_be}, {"ends", near_the_last_offset}, {"more", more_than_there_is},
+/* What is stored to a mapping is data at once. */
+static void data_in_a_mapping(void) {
+	int fd = fresh(O_RDWR), at = 5 * 4096;
+	CHECK(ftruncate(fd, 64 * 4096) == 0 && pwrite(fd, "x", 1, 0) == 1);
+	char *mapped = mmap(NULL, 64 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(mapped != MAP_FAILED);
+	mapped[at] = 'y';
+	CHECK(lseek(fd, at, SEEK_DATA) == at && lseek(fd, 0, SEEK_CUR) == at && lseek(fd, at, SEEK_HOLE) > at);
+	CHECK(munmap(mapped, 64 * 4096) == 0);
+}
+
+TRAPS({"mapped_data", data_in_a_mapping},
+      {"errors", wrong_in_two_ways}, {"never", addresses_that_cannot_be}, {"ends", near_the_last_offset}, {"more", more_than_there_is},
       {"limits", limits_and_appends}, {"handlers", limits_and_handlers}, {"sizes", limits_and_sizes}, {"copies", limits_and_copies},
       {"cutting", cutting_out_is_refused_always}, {"grown", grown_under_its_mapping},
       {"cancelled", cancelled_threads},

@@ -259,44 +259,88 @@ static void a_handler_probes_in_a_thread(void) {
 	holds("-h.h.hn.h.h.hn.");
 }
 
-/* A signal comes in the middle of malloc, while another thread needs the heap to end a call: its handler waits for no lock of that call. */
+/* A signal comes in the middle of malloc, while another thread needs the heap in a call. Its handler does not wait for that for ever. */
 static int own_file;
 static volatile int handled_beside;
+static char bytes[1 << 20];
+
+static void begins(void) {
+	while (!step)
+		sched_yield();
+}
 
 static void *closes_its_file(void *nothing) {
 	CHECK(pwrite(own_file, "x", 1, 0) == 1);
-	while (!step)
-		sched_yield();
+	begins();
 	CHECK(close(own_file) == 0);
 	return nothing;
 }
 
 static void *reads_a_vector(void *nothing) {
-	char bytes[6];
 	struct iovec parts[2] = {{bytes, 3}, {bytes + 3, 3}};
 	CHECK(pread(shared, bytes, 1, 0) == 1);
-	while (!step)
-		sched_yield();
+	begins();
 	CHECK(readv(shared, parts, 2) == 6);
 	return nothing;
 }
 
+/* The thread has used another file, but nobody has used this one. */
+static void *reads_a_new_file(void *nothing) {
+	CHECK(pwrite(own_file, "x", 1, 0) == 1);
+	begins();
+	CHECK(read(shared, bytes, 6) == 6);
+	return nothing;
+}
+
+/* The file was used, but not by this thread, whose other calls needed no lane. */
+static void *reads_first(void *nothing) {
+	CHECK(lseek(own_file, 0, SEEK_CUR) == 0);
+	begins();
+	CHECK(read(shared, bytes, 6) == 6);
+	return nothing;
+}
+
+static void *writes_pages(void *nothing) {
+	CHECK(pwrite(own_file, bytes, 4096, 0) == 4096);
+	begins();
+	for (int i = 0; i < 200; i++)
+		CHECK(write(shared, bytes, 4096) == 4096);
+	return nothing;
+}
+
+static void *reads_much(void *nothing) {
+	CHECK(pread(shared, bytes, 1, 0) == 1);
+	begins();
+	CHECK(read(shared, bytes, sizeof bytes) == sizeof bytes);
+	return nothing;
+}
+
+/* If the other thread needs the heap in its call, the handler is told that it cannot have the offset. */
 static void goes_on_beside_it(int signal) {
 	char byte;
 	step = 1;
 	for (int i = 0; waiting == 0 && i < 200; i++)
 		usleep(5000);
+	usleep(200000);
 	int twin = dup(shared);
-	CHECK(twin >= 0 && close(twin) == 0 && close(other_file) == 0 && read(shared, &byte, 1) == 1);
-	handled_beside = 1;
+	CHECK(twin >= 0 && close(twin) == 0 && close(other_file) == 0);
+	ssize_t done = read(shared, &byte, 1);
+	CHECK(done >= 0 || (done == -1 && errno == EDEADLK));
+	handled_beside = done + 2;
 }
 
-static void handled_in_malloc_beside(void *(*call)(void *)) {
+/* Returns the number of bytes that the handler has read, or -1. */
+static int handled_in_malloc_beside(void *(*call)(void *), off_t moved) {
 	pthread_t thread;
 	char name[4096];
 	alarm(30);
 	shared = fresh(O_RDWR);
-	CHECK(write(shared, "0123456789", 10) == 10 && lseek(shared, 0, SEEK_SET) == 0 && signal(SIGUSR1, goes_on_beside_it) != SIG_ERR);
+	CHECK(write(shared, "0123456789", 10) == 10 && signal(SIGUSR1, goes_on_beside_it) != SIG_ERR);
+	if (call == reads_much)
+		CHECK(pwrite(shared, bytes, sizeof bytes, 0) == sizeof bytes);
+	if (call == reads_a_new_file)
+		CHECK(close(shared) == 0 && (shared = open(file, O_RDWR)) >= 0);
+	CHECK(lseek(shared, 0, SEEK_SET) == 0);
 	snprintf(name, sizeof name, "%s.own", file);
 	own_file = open(name, O_CREAT | O_RDWR, 0600);
 	snprintf(name, sizeof name, "%s.other", file);
@@ -308,13 +352,59 @@ static void handled_in_malloc_beside(void *(*call)(void *)) {
 	CHECK(raise(SIGUSR1) == 0 && handled_beside);
 	unlock_heap();
 	CHECK(pthread_join(thread, NULL) == 0);
-	CHECK(lseek(shared, 0, SEEK_CUR) == (call == reads_a_vector ? 7 : 1));
+	int has_read = handled_beside - 2;
+	CHECK(lseek(shared, 0, SEEK_CUR) == moved + (has_read == 1));
+	return has_read;
 }
 
-static void a_handler_beside_a_close(void) { handled_in_malloc_beside(closes_its_file); }
-static void a_handler_beside_a_vector(void) { handled_in_malloc_beside(reads_a_vector); }
+static void a_handler_beside_a_close(void) { CHECK(handled_in_malloc_beside(closes_its_file, 0) == 1); }
+static void a_handler_beside_a_vector(void) { CHECK(handled_in_malloc_beside(reads_a_vector, 6) == 1); }
+static void a_handler_beside_a_new_file(void) { CHECK(handled_in_malloc_beside(reads_a_new_file, 6) == 1); }
+static void a_handler_beside_a_first_call(void) { CHECK(handled_in_malloc_beside(reads_first, 6) == 1); }
+static void a_handler_beside_pages(void) { CHECK(handled_in_malloc_beside(writes_pages, 200 * 4096) == 0); }
+static void a_handler_beside_a_long_read(void) { handled_in_malloc_beside(reads_much, sizeof bytes); }
+
+/* It has the lock of all descriptors, and waits for the offset, which the read has. */
+static void *starts_a_program(void *nothing) {
+	while (waiting == 0 && !handled_beside)
+		sched_yield();
+	usleep(50000);
+	CHECK(system("true") == 0);
+	return nothing;
+}
+
+static void a_handler_beside_a_start_of_a_program(void) {
+	pthread_t thread;
+	CHECK(pthread_create(&thread, NULL, starts_a_program, NULL) == 0);
+	handled_in_malloc_beside(reads_much, sizeof bytes);
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* A child that is forked while another thread closes a file does not wait for that thread. */
+static void a_fork_beside_a_close(void) {
+	pthread_t thread;
+	int status;
+	own_file = fresh(O_RDWR);
+	CHECK(pthread_create(&thread, NULL, closes_its_file, NULL) == 0);
+	usleep(200000);
+	lock_heap();
+	step = 1;
+	for (int i = 0; waiting == 0 && i < 200; i++)
+		usleep(5000);
+	pid_t child = fork();
+	if (child == 0) {
+		alarm(10);
+		fresh_heap();
+		_exit(seteuid(65534) != 0);
+	}
+	unlock_heap();
+	CHECK(pthread_join(thread, NULL) == 0 && waitpid(child, &status, 0) == child && status == 0);
+}
 
 TRAPS({"beside_closes", a_handler_beside_a_close}, {"beside_vectors", a_handler_beside_a_vector},
+      {"beside_new_files", a_handler_beside_a_new_file}, {"beside_first_calls", a_handler_beside_a_first_call},
+      {"beside_pages", a_handler_beside_pages}, {"beside_long_reads", a_handler_beside_a_long_read},
+      {"beside_starts", a_handler_beside_a_start_of_a_program}, {"forks_beside_closes", a_fork_beside_a_close},
       {"forks", functions_of_forks_need_no_heap}, {"two_forks", two_threads_fork_beside_others},
       {"stops", two_threads_stop_each_other_before_a_fork},
       {"probes", a_handler_probes_and_logs},

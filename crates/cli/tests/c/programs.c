@@ -200,4 +200,5 @@ static void spawning_beside(void) {
 	}
 }
 
-TRAPS({"spawning_beside", spawning_beside}, {"spawning", spawning}, {"interrupting", interrupting}, {"ignoring", ignoring}, {"starting", starting}, {"headless", headless})
+TRAPS({"spawning_beside", spawning_beside},
+      {"spawning", spawning}, {"interrupting", interrupting}, {"ignoring", ignoring}, {"starting", starting}, {"headless", headless})

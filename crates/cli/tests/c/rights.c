@@ -258,6 +258,18 @@ static void born_without_barriers(void) {
 	writes_as_a_file();
 }
 
+/* A filter that was there before refuses to close ranges of numbers, as an old kernel does. */
+static void born_without_ranges(void) {
+	char text[16];
+	snprintf(text, sizeof text, "%d", SYS_close_range);
+	if (!getenv("FILTERED"))
+		under_a_filter("born_without_ranges", text, SECCOMP_RET_ERRNO | EPERM);
+	fd = fresh(O_RDWR);
+	CHECK(write(fd, "one ", 4) == 4 && close_range(fd, fd, 0) == -1 && errno == EPERM && write(fd, "two ", 4) == 4);
+	CHECK(syscall(SYS_close_range, fd, ~0U, 0) == -1 && errno == EPERM && write(fd, "three", 5) == 5);
+	holds("one two three");
+}
+
 /* A core of the program is no copy of the image, nor of the mount's memory: each such mapping has "dd" among its flags. */
 static void undumped(void) {
 	char line[4096];
@@ -337,6 +349,47 @@ static void by_handlers(void) {
 	}
 }
 
+#define CLOSED_FILES 16
+#define CLOSED_BYTES (512 << 10)
+static int closed[CLOSED_FILES];
+
+static void *reads_much(void *arg) {
+	static __thread char b[CLOSED_BYTES];
+	for (;;)
+		CHECK(pread(closed[0], b, sizeof b, 0) == sizeof b);
+	return arg;
+}
+
+static void only_gives_up(int signal) { CHECK(seteuid(NOBODY) == 0); }
+
+/* The files are given back by a thread whose call ends, after the handler has found no call. */
+static void gives_up_beside_calls(int round) {
+	static char b[CLOSED_BYTES];
+	pthread_t thread;
+	CHECK(signal(SIGUSR1, only_gives_up) != SIG_ERR);
+	for (int i = 0; i < CLOSED_FILES; i++)
+		CHECK((closed[i] = open(file, O_RDWR)) >= 0 && pread(closed[i], b, sizeof b, 0) == sizeof b);
+	for (int i = 0; i < 3; i++)
+		CHECK(pthread_create(&thread, NULL, reads_much, NULL) == 0);
+	usleep(500 + round * 37 % 1000);
+	CHECK(raise(SIGUSR1) == 0);
+	usleep(9000);
+	_exit(mapped());
+}
+
+static void by_handlers_beside_calls(void) {
+	static char b[CLOSED_BYTES];
+	int status;
+	fd = fresh(O_RDWR);
+	CHECK(write(fd, b, sizeof b) == sizeof b);
+	for (int round = 0; round < 100; round++) {
+		pid_t child = fork();
+		if (child == 0)
+			gives_up_beside_calls(round);
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+	}
+}
+
 static volatile int starts;
 
 static void *opens_its_first(void *arg) {
@@ -405,7 +458,8 @@ static void beside_replacements(void) {
 
 static void opens(void) { changes_beside_an_open(getpid() * 2 + (*other == '1')); }
 
-TRAPS({"by_handlers", by_handlers}, {"beside", beside}, {"opens", opens},
+TRAPS({"by_handlers", by_handlers}, {"by_handlers_beside_calls", by_handlers_beside_calls}, {"born_without_ranges", born_without_ranges},
+      {"beside", beside}, {"opens", opens},
       {"beside_replacements", beside_replacements}, {"replaces", changes_beside_a_replacement}, {"undumped", undumped}, {"locked", locked},
       {"ids", ids_and_capabilities},
       {"handler", in_a_handler}, {"strict", strict}, {"filtered", filtered},

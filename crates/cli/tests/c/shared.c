@@ -53,15 +53,22 @@ static void streams_end_beside_writes(void) {
 	static char buffer[1 << 20], bytes[(1 << 20) - 1];
 	struct stat now;
 	for (int round = 0; round < 50; round++) {
-		int status, fd = fresh(O_RDWR);
+		int status, fd = fresh(O_RDWR | O_CLOEXEC);
 		off_t written = 1;
 		CHECK(write(fd, "a", 1) == 1);
 		pid_t child = fork();
 		if (child == 0) {
-			FILE *stream = fdopen(fd, "w");
+			FILE *stream = round % 4 == 3 ? popen("true", "w") : fdopen(fd, "w");
 			CHECK(stream && setvbuf(stream, buffer, _IOFBF, sizeof buffer) == 0);
+			if (round % 4 == 3)
+				CHECK(dup2(fd, fileno(stream)) == fileno(stream) && close(fd) == 0);
 			CHECK(fwrite(bytes, 1, sizeof bytes, stream) == sizeof bytes);
-			CHECK(round % 2 ? fclose(stream) == 0 : freopen("/dev/null", "w", stream) != NULL);
+			switch (round % 4) {
+			case 0: CHECK(fclose(stream) == 0); break;
+			case 1: CHECK(freopen("/dev/null", "w", stream)); break;
+			case 2: CHECK(freopen64("/dev/null", "w", stream)); break;
+			case 3: CHECK(pclose(stream) == 0);
+			}
 			_exit(0);
 		}
 		for (; waitpid(child, &status, WNOHANG) == 0; written++)

@@ -421,7 +421,60 @@ static void a_handler_that_nobody_knows_uses_the_same_file(void) { CHECK(write(f
 static void a_handler_without_the_library_uses_the_same_file(void) { a_handler_that_nobody_knows_uses_the_same_file(); }
 #endif
 
-TRAPS({"undelayed", a_handler_that_nobody_knows_uses_the_same_file}, {"bare", a_handler_without_the_library_uses_the_same_file},
+/* A fork waits for the C library's list of streams, which the thread of the handler has. */
+static int lines[2], used;
+static volatile int is_handled;
+
+static void duplicates(int signal) {
+	/* The fork has come to the list meanwhile. */
+	usleep(500000);
+	int twin = dup(used);
+	CHECK(twin >= 0 && close(twin) == 0);
+	is_handled = 1;
+}
+
+static void *forks_beside_it(void *main) {
+	int status;
+	usleep(200000);
+	CHECK(pthread_kill(*(pthread_t *)main, SIGUSR1) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		alarm(10);
+		_exit(write(used, "child", 5) != 5);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	return main;
+}
+
+static void *drains(void *nothing) {
+	static char some[65536];
+	while (!is_handled)
+		usleep(1000);
+	while (read(lines[0], some, sizeof some) > 0)
+		;
+	return nothing;
+}
+
+static void handled_in_a_flush_beside_a_fork(void) {
+	static char text[300000];
+	pthread_t forker, drainer, main = pthread_self();
+	struct sigaction act = {.sa_handler = duplicates, .sa_flags = SA_RESTART};
+	alarm(30);
+	used = fresh(O_RDWR);
+	CHECK(write(used, "parent ", 7) == 7 && sigaction(SIGUSR1, &act, NULL) == 0 && pipe(lines) == 0);
+	FILE *stream = fdopen(lines[1], "w");
+	CHECK(stream && setvbuf(stream, text, _IOFBF, sizeof text) == 0);
+	/* More than a pipe holds, and less than the buffer. */
+	for (int i = 0; i < 200000; i++)
+		CHECK(fputc('x', stream) == 'x');
+	CHECK(pthread_create(&forker, NULL, forks_beside_it, &main) == 0 && pthread_create(&drainer, NULL, drains, NULL) == 0);
+	CHECK(fflush(NULL) == 0 && is_handled);
+	CHECK(pthread_join(forker, NULL) == 0 && fclose(stream) == 0 && pthread_join(drainer, NULL) == 0);
+	holds("parent child");
+}
+
+TRAPS({"flushes", handled_in_a_flush_beside_a_fork},
+      {"undelayed", a_handler_that_nobody_knows_uses_the_same_file}, {"bare", a_handler_without_the_library_uses_the_same_file},
       {"interrupts", calls_are_interrupted}, {"opens", a_handler_leaves_open}, {"traces", traces_lie_between},
       {"between", a_signal_comes_in_the_middle_of_another}, {"faults", blocked_signals_of_faults_stay_blocked},
       {"forks", a_child_handles_what_came_to_itself},

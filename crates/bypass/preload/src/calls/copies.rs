@@ -10,7 +10,8 @@ use super::descriptor_numbers::holding_on;
 use super::limits::may_grow_to;
 use crate::counts::Count;
 use crate::table::{Used, holding, is_of_an_engine, is_ours, using};
-use crate::undelayed::refused;
+use crate::thread::this_thread;
+use crate::undelayed::{failing, refused};
 use crate::{fault, real};
 use heddle_bypass::{Errno, File, KernelStat, Served};
 use libc::{c_int, c_void};
@@ -172,10 +173,15 @@ pub unsafe extern "C-unwind" fn copy_file_range(
 }
 
 /// Makes a call of the kernel that uses the file offset: the kernel has ours for the length of the call.
-pub fn with_our_offset<T>(fd: c_int, call: impl Fn() -> T) -> T {
+pub fn with_our_offset<T: From<i8>>(fd: c_int, call: impl Fn() -> T) -> T {
     while let Some(used) = holding(fd) {
-        if let Some(done) = used.file().with_kernel_offset(&used, &call) {
-            return done;
+        let done = match this_thread().is_in_handler() {
+            true => used.file().with_kernel_offset_in_handler(&used, &call),
+            false => used.file().with_kernel_offset(&used, &call).map(Ok),
+        };
+        drop(used);
+        if let Some(done) = done {
+            return done.unwrap_or_else(failing);
         }
     }
     call()

@@ -20,7 +20,7 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_v
 
 /// Makes the call. If the request uses the offset or the size, the kernel's size is refreshed first, and the
 /// kernel has our offset during the call.
-pub fn with_our_offset_and_size<T>(fd: c_int, request: c_ulong, call: impl Fn() -> T) -> T {
+pub fn with_our_offset_and_size<T: From<i8>>(fd: c_int, request: c_ulong, call: impl Fn() -> T) -> T {
     if request != libc::FIONREAD && !OLD_ALLOCATIONS.contains(&request) {
         return call();
     }
