@@ -35,7 +35,8 @@ use zerocopy::{FromBytes, IntoBytes};
 const BITMAPS_OFFSET_BYTES: usize = size_of::<CheckpointHead>();
 /// Largest possible offset of a checksum.
 const CHECKSUM_OFFSET_MAX: usize = BLOCK_BYTES - 4;
-/// A bit of the low word of a node's version that no chain has set: no image has had so many checkpoints.
+/// The bit of the low word of a node's version that a checkpoint inverts. fsck.f2fs may say later that the low
+/// word alone counts (`NO_CRC_RECOVERY`).
 pub(crate) const NO_CHAIN_LOW: u64 = 1 << 31;
 
 /// A checkpoint.
@@ -76,10 +77,10 @@ impl Checkpoint {
     }
 
     /// The version field of nodes that the next checkpoint writes. Such nodes may fill a gap in the chain of
-    /// nodes that were fsynced after this one, which ends at the gap: their version is that of no chain.
+    /// nodes that were fsynced after this one, which ends at the gap: their version is that of no chain, neither as
+    /// a whole nor by its low word.
     pub(crate) fn version_of_no_chain(&self) -> u64 {
-        let low = if self.has(checkpoint_flag::NO_CRC_RECOVERY) { NO_CHAIN_LOW } else { 0 };
-        self.node_version() ^ (1 << 63 | low)
+        self.node_version() ^ (1 << 63 | NO_CHAIN_LOW)
     }
 
     /// Its identity.

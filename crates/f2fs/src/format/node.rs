@@ -39,7 +39,8 @@ pub struct NodeFooter {
     /// Flags and place.
     pub flag: U32,
     /// The checkpoint after which it was written: version, and in the high word its checksum
-    /// (`CRC_RECOVERY`). In a node that a checkpoint of this engine wrote, the highest bit is inverted.
+    /// (`CRC_RECOVERY`). In a node that a checkpoint of this engine wrote, the highest bit of each word is
+    /// inverted.
     pub checkpoint_version: U64,
     /// The block of the next node in the same log.
     pub next: U32,

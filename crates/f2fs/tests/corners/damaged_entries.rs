@@ -2,7 +2,7 @@
 
 use super::{ROOT, create, make_dir, mounted, name};
 use crate::common::Image;
-use crate::forge::Forge;
+use crate::forge::{Forge, version_of};
 use crate::listing::{DIR, half_full};
 use heddle_f2fs::F2fs;
 use heddle_f2fs::format::{InodeBlock, NodeBlock};
@@ -104,7 +104,7 @@ fn inline() -> (Image, Ino) {
 /// The newest copy of the block with the first entries, and where it is.
 fn newest(image: &Image, dir: Ino, layout: Layout) -> (u32, Vec<u8>) {
     let forge = Forge::of(&image.path);
-    let key = |(addr, node): &(u32, NodeBlock)| (node.footer.checkpoint_version.get() as u32, *addr);
+    let key = |(addr, node): &(u32, NodeBlock)| (version_of(node), *addr);
     let inodes = forge.nodes_of(dir.0 as u32).into_iter();
     let newest = inodes.filter(|(_, node)| u64::from(node.footer.nid.get()) == dir.0).max_by_key(key);
     let (addr, node) = newest.unwrap();

@@ -13,6 +13,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const BLOCK: usize = 4096;
 
+/// Nodes with a larger one are newer: a checkpoint inverts the highest bit.
+pub fn version_of(node: &NodeBlock) -> u32 {
+    node.footer.checkpoint_version.get() as u32 & 0x7fff_ffff
+}
+
 pub struct Forge {
     file: File,
 }
@@ -106,7 +111,7 @@ impl Forge {
     /// The newest node of an inode that is none itself.
     pub fn newest_node_of(&self, ino: u32, change: impl FnOnce(&mut NodeBlock)) {
         let nodes = self.nodes_of(ino).into_iter().filter(|(_, node)| node.footer.nid.get() != ino);
-        let newest = nodes.max_by_key(|(addr, node)| (node.footer.checkpoint_version.get() as u32, *addr));
+        let newest = nodes.max_by_key(|(addr, node)| (version_of(node), *addr));
         let (addr, mut node) = newest.unwrap();
         change(&mut node);
         self.change(addr, |block| block.copy_from_slice(node.as_bytes()));

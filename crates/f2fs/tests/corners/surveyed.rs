@@ -2,7 +2,7 @@
 
 use super::{ROOT, create, make_dir, mounted, name, refusal};
 use crate::common::{Image, read};
-use crate::forge::Forge;
+use crate::forge::{Forge, version_of};
 use heddle_f2fs::F2fs;
 use heddle_f2fs::checksum::{SEED, checksum};
 use heddle_f2fs::format::{
@@ -66,7 +66,7 @@ impl Sample {
         let nodes = Forge::of(&self.image.path).nodes_of(ino);
         let key = |(addr, node): &(u32, _)| {
             let node: &heddle_f2fs::format::NodeBlock = node;
-            (node.footer.checkpoint_version.get() as u32, *addr)
+            (version_of(node), *addr)
         };
         let (_, node) = nodes.into_iter().max_by_key(key).unwrap();
         let inode: &InodeBlock = zerocopy::transmute_ref!(&node);

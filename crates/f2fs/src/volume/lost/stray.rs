@@ -13,12 +13,32 @@ use zerocopy::FromBytes;
 /// Where they are.
 pub(super) struct Stray {
     by_number: ByNid<Vec<Found>>,
+    /// Version of the checkpoint.
+    checkpoint: u64,
 }
 
 struct Found {
     addr: BlockAddr,
     ino: Nid,
-    version: u32,
+    written: Written,
+}
+
+/// When a node was written: later is larger.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Written {
+    /// So many checkpoints after the present one. Only 31 bits of a version count: the bit above them is the
+    /// field below, and the high word a checksum.
+    after: i64,
+    /// By a checkpoint of this engine, and not by an fsync before it.
+    by_checkpoint: bool,
+}
+
+impl Written {
+    fn of(said: u64, checkpoint: u64) -> Written {
+        let after = (said.wrapping_sub(checkpoint) << 33) as i64 >> 33;
+        let version = checkpoint.wrapping_add_signed(after);
+        Written { after, by_checkpoint: (said ^ version) & NO_CHAIN_LOW != 0 }
+    }
 }
 
 impl Stray {
@@ -27,7 +47,7 @@ impl Stray {
         let (device, geometry) = (&media.device, &media.geometry);
         let logs = checkpoint.logs(device, geometry);
         let segments = logs.and_then(|logs| Segments::read(device, geometry, logs)).ok();
-        let mut stray = Stray { by_number: ByNid::default() };
+        let mut stray = Stray { by_number: ByNid::default(), checkpoint: checkpoint.head.version.get() };
         let mut buf = vec![0; PIECE_BLOCKS * BLOCK_BYTES];
         let all = geometry.main_segments.saturating_mul(SEGMENT_BLOCKS);
         for at in (0..all).step_by(PIECE_BLOCKS) {
@@ -50,20 +70,19 @@ impl Stray {
 
     fn add(&mut self, media: &Media, addr: BlockAddr, node: &NodeBlock) {
         let (nid, ino) = (Nid(node.footer.nid.get()), Nid(node.footer.ino.get()));
-        // The high word is a checksum, and may be anything.
-        let version = (node.footer.checkpoint_version.get() & !NO_CHAIN_LOW) as u32;
+        let written = Written::of(node.footer.checkpoint_version.get(), self.checkpoint);
         let is_led_to = || {
             media.nodes.nat.find(&media.device, nid).is_ok_and(|entry| BlockAddr(entry.addr.get()) == addr)
         };
         if nid >= ROOT && nid.0 < media.geometry.nids() && ino >= ROOT && !is_led_to() {
-            self.by_number.entry(nid).or_default().push(Found { addr, ino, version });
+            self.by_number.entry(nid).or_default().push(Found { addr, ino, written });
         }
     }
 
     /// The newest of this number and inode.
     pub(super) fn find(&self, nid: Nid, ino: Nid) -> Option<BlockAddr> {
         let of_inode = self.by_number.get(&nid)?.iter().filter(|found| found.ino == ino);
-        of_inode.max_by_key(|found| found.version).map(|found| found.addr)
+        of_inode.max_by_key(|found| found.written).map(|found| found.addr)
     }
 }
 
@@ -76,8 +95,8 @@ mod tests {
     #[test]
     fn the_newest_node_is_that_of_the_newest_checkpoint() {
         let scene = Scene::new();
-        let newest = |versions: [u64; 2]| {
-            let mut stray = Stray { by_number: ByNid::default() };
+        let newest_at = |checkpoint: u64, versions: [u64; 2]| {
+            let mut stray = Stray { by_number: ByNid::default(), checkpoint };
             for (n, version) in (1..).zip(versions) {
                 let mut node = NodeBlock::new_zeroed();
                 (node.footer.nid, node.footer.ino) = (5000.into(), 5000.into());
@@ -86,9 +105,18 @@ mod tests {
             }
             stray.find(Nid(5000), Nid(5000))
         };
-        let checksum = 0xffff_0000 << 32;
+        let (newest, checksum) = (|versions| newest_at(9, versions), 0xffff_0000 << 32);
         assert_eq!(newest([7 | checksum, 8 | 1 << 32]), Some(BlockAddr(2)));
         assert_eq!(newest([8 | 1 << 32, 7 | checksum]), Some(BlockAddr(1)));
         assert_eq!(newest([8, 7 | NO_CHAIN_LOW]), Some(BlockAddr(1)), "a checkpoint wrote it");
+        for versions in [[8 | NO_CHAIN_LOW, 8 | checksum], [8 | checksum, 8 | NO_CHAIN_LOW]] {
+            let by_checkpoint = 1 + u32::from(versions[1] & NO_CHAIN_LOW != 0);
+            assert_eq!(newest(versions), Some(BlockAddr(by_checkpoint)), "it comes after the fsync");
+        }
+        // mkfs begins at any version of 31 bits.
+        let (before, after) = (NO_CHAIN_LOW - 1, NO_CHAIN_LOW + 1);
+        for versions in [[before, after], [before ^ NO_CHAIN_LOW, after], [before, after ^ NO_CHAIN_LOW]] {
+            assert_eq!(newest_at(after + 1, versions), Some(BlockAddr(2)), "{versions:x?}");
+        }
     }
 }
