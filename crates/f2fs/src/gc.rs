@@ -5,10 +5,12 @@
 //! writes them. For a data block the summary names the pointer that leads to it. If that pointer leads
 //! elsewhere, the summary is of an earlier use of the block.
 //!
+//! Segments with a page of a pinned file are left alone.
+//!
 //! Cleaning runs exclusively, as a checkpoint does.
 
 use crate::data::block_owner::Lead;
-use crate::format::{Block, NodeBlock, SummaryEntry};
+use crate::format::{Block, NodeBlock, SummaryEntry, inline_flag};
 use crate::ids::{BlockAddr, Nid, Segno};
 use crate::image::Media;
 use crate::segments::Log;
@@ -16,8 +18,8 @@ use heddle_vfs::{Error, Result};
 use zerocopy::FromBytes;
 
 impl Media {
-    /// Moves the live blocks of a segment away. A segment with a live block of unknown owner is left alone,
-    /// and not cleaned again.
+    /// Moves the live blocks of a segment away. A segment with a live block of unknown owner, or of a pinned
+    /// file, is left alone, and not cleaned again.
     ///
     /// # Errors
     /// Those of a move that has begun.
@@ -28,9 +30,13 @@ impl Media {
             live.map(|(addr, entry)| self.live_in(are_nodes, addr, entry)).collect::<Result<Vec<Live>>>()
         });
         match found {
+            Ok(live) if live.iter().any(|live| matches!(live, Live::Pinned)) => {
+                segments.leave_out(segno, None);
+                Ok(())
+            }
             Ok(live) => live.into_iter().try_for_each(|live| self.move_away(live)),
             Err(error) => {
-                segments.leave_out(segno, error.to_string());
+                segments.leave_out(segno, Some(error.to_string()));
                 Ok(())
             }
         }
@@ -73,12 +79,15 @@ impl Media {
     fn page_at_home(&self, addr: BlockAddr, entry: SummaryEntry) -> Result<Option<Live>> {
         let Some(Lead { node, at }) = self.lead_to(addr, entry)? else { return Ok(None) };
         let (holder, owner) = (Nid(entry.nid.get()), Nid(node.footer.ino.get()));
-        self.inode(owner)?;
+        if self.inode(owner)?.has(inline_flag::PINNED) {
+            return Ok(Some(Live::Pinned));
+        }
         Ok(Some(Live::Page { addr, holder, at, owner, entry, block: self.device.block(addr)? }))
     }
 
     fn move_away(&self, live: Live) -> Result<()> {
         match live {
+            Live::Pinned => Ok(()),
             Live::Node(nid) => self.nodes.change(&self.device, &self.geometry, nid, |_| ()),
             Live::Page { addr, holder, at, owner, entry, block } => {
                 let segments = &self.space()?.segments;
@@ -94,6 +103,7 @@ impl Media {
 
 /// A live block of a segment, and the pointer to it.
 enum Live {
+    Pinned,
     Node(Nid),
     Page { addr: BlockAddr, holder: Nid, at: usize, owner: Nid, entry: SummaryEntry, block: Box<Block> },
 }
@@ -104,8 +114,10 @@ mod tests {
     use crate::data::write::tests::Scene;
     use crate::format::BLOCK_BYTES;
     use crate::inode::nid_of;
+    use crate::segments::room::Prefer;
     use heddle_vfs::short::Short;
-    use heddle_vfs::{FileSystem, Ino};
+    use heddle_vfs::{FileSystem, Ino, RangeOp};
+    use std::collections::BTreeSet;
 
     #[test]
     fn pages_of_a_cleaned_segment_are_elsewhere_and_the_same() {
@@ -126,6 +138,30 @@ mod tests {
         assert_eq!((segments.left_out(), media.space().unwrap().counts()), (vec![], before));
         scene.fs.sync().unwrap();
         assert!(scene.fs.read_vec(&file, 0, 1600 * BLOCK_BYTES) == vec![7; 1600 * BLOCK_BYTES]);
+    }
+
+    #[test]
+    fn pages_of_a_pinned_file_stay_where_they_are() {
+        let scene = Scene::new();
+        let (file, other) = (scene.whole("file", 700), scene.whole("other", 1600));
+        scene.fs.sync().unwrap();
+        let (media, segments) = (&scene.fs.media, &scene.fs.media.space().unwrap().segments);
+        media.change_inode(nid_of(file.ino).unwrap(), |block| block.inline |= inline_flag::PINNED).unwrap();
+        let before: Vec<BlockAddr> = (0..700).map(|page| scene.addr(&file, page)).collect();
+        let homes: BTreeSet<Segno> = before.iter().map(|addr| segments.place_of(*addr).0).collect();
+        let open: Vec<Segno> = segments.positions().0.iter().map(|at| at.segment).collect();
+        for segno in homes.iter().filter(|segno| !open.contains(segno)) {
+            media.clean(*segno).unwrap();
+        }
+        assert!((0..700).all(|page| scene.addr(&file, page) == before[page as usize]));
+        // One of them has pages of the other file, too: it is no victim any more.
+        for page in (0..1600).step_by(2) {
+            scene.fs.fallocate(&other, RangeOp::Punch, page * 4096, 4096).unwrap();
+        }
+        scene.fs.sync().unwrap();
+        let victims = segments.victims(100, Prefer::Emptiest);
+        assert!(!victims.is_empty() && victims.iter().all(|segno| !homes.contains(segno)), "{victims:?}");
+        assert_eq!(segments.left_out(), [], "that is no damage");
     }
 
     #[test]

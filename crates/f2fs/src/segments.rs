@@ -93,8 +93,8 @@ struct State {
     bitmap: Vec<u8>,
     /// Blocks that recovery made live since the last checkpoint.
     adopted: BTreeSet<BlockAddr>,
-    /// Segments that must not be cleaned, with the reason.
-    left_out: BTreeMap<Segno, String>,
+    /// Segments that must not be cleaned, and the damage that is the reason, if any is.
+    left_out: BTreeMap<Segno, Option<String>>,
 }
 
 /// Free segments, and the sections that consist only of free segments.
@@ -380,9 +380,9 @@ impl Segments {
         (positions, summaries, empty as u32)
     }
 
-    /// Excludes a segment from cleaning.
-    pub(crate) fn leave_out(&self, segno: Segno, why: String) {
-        self.state().left_out.insert(segno, why);
+    /// Excludes a segment from cleaning, perhaps because of damage.
+    pub(crate) fn leave_out(&self, segno: Segno, damage: Option<String>) {
+        self.state().left_out.insert(segno, damage);
     }
 
     /// Returns true if it is a live block of a segment of nodes.
@@ -404,9 +404,10 @@ impl Segments {
         state.table.iter().enumerate().map(used).collect()
     }
 
-    /// Segments excluded from cleaning.
+    /// Segments excluded from cleaning because of damage.
     pub(crate) fn left_out(&self) -> Vec<(Segno, String)> {
-        self.state().left_out.iter().map(|(segno, why)| (*segno, why.clone())).collect()
+        let state = self.state();
+        state.left_out.iter().filter_map(|(segno, damage)| Some((*segno, damage.clone()?))).collect()
     }
 
     /// The live blocks of a closed segment and their owners; true: they are nodes.

@@ -23,6 +23,8 @@ pub mod inline_flag {
     pub const DATA_EXIST: u8 = 0x8;
     /// The first slots hold extra attributes.
     pub const EXTRA_ATTR: u8 = 0x20;
+    /// Programs use the numbers of the file's blocks: cleaning must not move them.
+    pub const PINNED: u8 = 0x40;
     /// The space saved by compression was released.
     pub const COMPRESS_RELEASED: u8 = 0x80;
 }

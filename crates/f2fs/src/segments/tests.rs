@@ -183,7 +183,7 @@ fn segments_are_cleaned_whose_blocks_have_room_elsewhere() {
     let roomy = with_live(&used, 9, 1);
     assert_eq!(victims(&roomy, Prefer::Emptiest), [6, 7]);
     assert_eq!(victims(&roomy, Prefer::Cheapest), [7, 6]);
-    roomy.leave_out(Segno(6), "its summary is damaged".into());
+    roomy.leave_out(Segno(6), None);
     assert_eq!(victims(&roomy, Prefer::Emptiest), [7]);
     // 500 blocks take six segments at most, 600 one more.
     let narrow = with_live(&used, 6, 1);
@@ -454,7 +454,7 @@ fn sections_are_cleaned_whole_and_never_an_open_one() {
     };
     assert_eq!(victims(&segments, 1), [8, 11], "the empty ones between need no cleaning");
     assert_eq!(victims(&segments, 0), []);
-    segments.leave_out(Segno(10), "damaged".into());
+    segments.leave_out(Segno(10), Some("damaged".into()));
     assert_eq!((victims(&segments, 8), segments.left_out()), (vec![], vec![(Segno(10), "damaged".into())]));
     // The last section is a short one.
     let short = table(4, 30, &[(28, Log::WarmData), (29, Log::WarmData)]);
