@@ -545,7 +545,7 @@ impl F2fs {
             };
             at = self.alter_content(handle, Need::NONE, look, |change, inode, (of_piece, piece_end)| {
                 change.change_range(inode.nid, *of_piece, at, *piece_end)?;
-                change.mark_kept_size(inode.nid, op, *piece_end).map(|()| *piece_end)
+                change.mark_kept_size(inode.nid, *of_piece, *piece_end).map(|()| *piece_end)
             })?;
         }
         Ok(())

@@ -422,7 +422,8 @@ impl Change<'_> {
     }
 
     /// Marks a file that is to keep its size, though pages up to `end` were allocated: Linux' recovery of an
-    /// fsync would extend the file over them. `op`: what the caller demanded.
+    /// fsync would extend the file over them. `op`: that of a piece of the range. Between two pieces an fsync may
+    /// come, and the last piece may fail.
     pub(crate) fn mark_kept_size(&self, nid: Nid, op: RangeOp, end: u64) -> Result<()> {
         let keeps = [RangeOp::Allocate { keep_size: true }, RangeOp::Zero { keep_size: true }];
         let inode = self.inode(nid)?;

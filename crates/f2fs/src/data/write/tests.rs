@@ -424,7 +424,7 @@ fn a_file_that_keeps_its_size_over_new_pages_is_marked() {
         assert_eq!(range(kind(true), PAGE, 3), 0x10);
         assert_eq!(range(kind(false), PAGE, 3), 0);
     }
-    assert_eq!(range(RangeOp::Allocate { keep_size: false }, PIECE_BYTES - PAGE, 2), 0, "in two pieces");
+    assert_eq!(range(RangeOp::Allocate { keep_size: false }, PIECE_BYTES - PAGE, 2), 0x10, "in two pieces");
     assert_eq!(range(RangeOp::Allocate { keep_size: true }, PIECE_BYTES - PAGE, 2), 0x10);
     assert_eq!(range(RangeOp::Punch, PAGE, 30), 0);
     let inline = scene.inline("inline", 100);
