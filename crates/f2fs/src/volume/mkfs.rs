@@ -38,7 +38,8 @@ pub const IMAGE_BYTES_MAX: u64 = 15 << 40;
 /// The longest label, in UTF-16 units.
 pub const LABEL_UNITS_MAX: usize = 511;
 
-/// Checksums wherever the format has them, and times of creation. Linux supports all of it since 4.18.
+/// Checksums wherever the format has them, and times of creation. Linux supports these features since 4.18. It reads the inodes that we
+/// make with them since 5.6: earlier versions refuse more than 24 bytes of extra attributes.
 const FEATURES: u32 =
     feature::EXTRA_ATTR | feature::INODE_CHECKSUM | feature::INODE_CRTIME | feature::SUPERBLOCK_CHECKSUM;
 
