@@ -230,7 +230,8 @@ impl F2fs {
         self.touch_dir(dir, -i32::from(is_dir(child)), now)
     }
 
-    fn touch_dir(&self, dir: Nid, links: i32, now: Time) -> Result<()> {
+    /// Changes the number of subdirectories, and the times, of a directory.
+    pub(crate) fn touch_dir(&self, dir: Nid, links: i32, now: Time) -> Result<()> {
         self.media.change_inode(dir, |block| {
             block.links.set(block.links.get().saturating_add_signed(links));
             set_time(&mut block.mtime, &mut block.mtime_ns, now);

@@ -48,7 +48,24 @@ pub(crate) struct Link {
 impl Link {
     /// Returns true if it is an inode that carries a name to be recovered.
     pub(crate) fn is_made(&self) -> bool {
-        self.nid() == self.ino() && self.footer.flag.get() & node_flag::DENTRY != 0
+        self.is_inode() && self.footer.flag.get() & node_flag::DENTRY != 0
+    }
+
+    fn is_inode(&self) -> bool {
+        self.nid() == self.ino()
+    }
+
+    /// Returns true if this inode leads to the node without another one between them.
+    fn leads_to(&self, node: &Link, device: &Device) -> bool {
+        self.node(device).is_some_and(|inode| {
+            let inode = inode_of(&inode);
+            let nid = match node.place() {
+                place @ 1..=2 => inode.nid[place as usize - 1],
+                node_flag::XATTR_PLACE => inode.xattr_nid,
+                _ => return false,
+            };
+            nid.get() == node.nid().0
+        })
     }
 
     /// Reads the node again.
@@ -105,8 +122,9 @@ impl Chain {
         Chain(chain)
     }
 
-    /// For each node the inode that the same fsync wrote, by its index: none, if it wrote other nodes alone.
-    pub(crate) fn forms(&self) -> Vec<Option<usize>> {
+    /// For each node the inode that the same fsync wrote, by its index: none, if it wrote other nodes alone, or
+    /// if that is not certain.
+    pub(crate) fn forms(&self, device: &Device) -> Vec<Option<usize>> {
         let mut ahead = HashMap::new();
         let mut forms: Vec<_> = self
             .0
@@ -114,12 +132,12 @@ impl Chain {
             .enumerate()
             .rev()
             .map(|(n, link)| {
-                // Behind a mark another fsync begins.
-                if link.is_marked() {
-                    ahead.remove(&link.ino());
-                }
-                if link.nid() == link.ino() {
+                let leads = |inode: &usize| self.0[*inode].leads_to(link, device);
+                if link.is_inode() {
                     ahead.insert(link.ino(), n);
+                } else if link.is_marked() && !ahead.get(&link.ino()).is_some_and(leads) {
+                    // Linux marks each node of an fsync, and may free this one before the inode's fsync.
+                    ahead.remove(&link.ino());
                 }
                 ahead.get(&link.ino()).copied()
             })
@@ -128,11 +146,16 @@ impl Chain {
         forms
     }
 
+    /// The last inode of each file that has one, by its index.
+    pub(crate) fn last_inodes(&self) -> HashMap<Nid, usize> {
+        let inodes = self.0.iter().enumerate().filter(|(_, link)| link.is_inode());
+        inodes.map(|(n, link)| (link.ino(), n)).collect()
+    }
+
     /// The direct nodes that come after the last inode of their file: it does not say how long the file is
     /// with them (`Media::grow_to`). `nat`: the checkpoint's, without the chain.
     pub(crate) fn grown(&self, device: &Device, nat: &Nat) -> Vec<Grown> {
-        let inodes = self.0.iter().enumerate().filter(|(_, link)| link.nid() == link.ino());
-        let last: HashMap<Nid, usize> = inodes.map(|(n, link)| (link.ino(), n)).collect();
+        let last = self.last_inodes();
         let mut newest: HashMap<Nid, BlockAddr> = HashMap::new();
         let mut grown = Vec::new();
         for (n, link) in self.0.iter().enumerate() {
@@ -162,7 +185,7 @@ impl Chain {
     /// Inodes of the chain that say to have names.
     pub(crate) fn named_inodes(&self, device: &Device) -> Nids {
         let is_named = |link: &&Link| {
-            link.nid() == link.ino() && link.node(device).is_some_and(|node| inode_of(&node).links.get() > 0)
+            link.is_inode() && link.node(device).is_some_and(|node| inode_of(&node).links.get() > 0)
         };
         self.0.iter().filter(is_named).map(Link::ino).collect()
     }

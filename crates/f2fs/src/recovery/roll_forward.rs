@@ -8,8 +8,12 @@
 //! Invariants  R1  until that checkpoint is valid, no block of the chain, or that it leads to, is overwritten: after a crash recovery
 //!                 begins again (`segments/adopt.rs`).
 //!             R2  the numbers of new inodes are taken before any other number is.
-//!             R3  of one fsync the inode's form comes first, and its cut at the size: pages behind the end, in nodes before it, stay.
+//!             R3  of one fsync the inode's form comes first, and its cut at the size: space behind the end, in nodes before it, stays.
+//!                 Linux marks each node of an fsync. A marked one belongs to the next inode if that leads to it. If an indirect node
+//!                 stands between, it is not certain: the form comes later, and that space may be lost. Old pages must not come back.
 //!             R4  a direct node without its inode may extend the file: Linux leaves the inode out if the size ends with a written page.
+//!             R5  a direct node that was to take the place of inline content counts only with an inode behind it: Linux writes both in
+//!                 one fsync, which was cut off otherwise.
 //! Source      F2FS paper (FAST '15) section 2.4.2.
 
 use crate::change::Change;
@@ -36,6 +40,10 @@ const ROOTS: usize = 5;
 /// The slot of the project's number, in an inode with so many extra attributes.
 const PROJECT_SLOT: usize = std::mem::offset_of!(ExtraAttr, project) / 4;
 
+/// The directory has lost its entries since. Some of them may have other names now, which no fsync has recorded.
+const IN_PLACE_OF_A_DIRECTORY: &str = "a file in place of a directory that has entries in the checkpoint: \
+     Linux frees the directory, and leaves the inodes in it without names";
+
 fn wrong(nid: Nid, what: &str) -> Error {
     Error::Corrupt(format!("inode {}: it was fsynced, and {what}", nid.0))
 }
@@ -60,17 +68,16 @@ impl F2fs {
                 born.insert(link.ino());
             }
         }
-        let (forms, mut formed) = (chain.forms(), HashMap::new());
-        for (link, form) in chain.0.iter().zip(forms) {
+        let (forms, last, mut formed) = (chain.forms(&media.device), chain.last_inodes(), HashMap::new());
+        for (n, (link, form)) in chain.0.iter().zip(forms).enumerate() {
             // R3.
             if let Some(form) = form.filter(|form| formed.insert(link.ino(), *form) != Some(*form)) {
                 self.take_in_form(&change, &chain.0[form])?;
             }
-            let end = self.take_in(&change, link, born.contains(&link.ino()))?;
-            // R4.
-            if form.is_none() {
-                self.media.grow_to(link.ino(), end)?;
-            }
+            let inode_follows = last.get(&link.ino()).is_some_and(|inode| *inode > n);
+            let end = self.take_in(&change, link, born.contains(&link.ino()), inode_follows)?;
+            // R4. An inode that follows sets the size.
+            self.media.grow_to(link.ino(), end)?;
         }
         drop(change);
         // The device's own checkpoint: there is nothing behind the base of a log.
@@ -93,7 +100,7 @@ impl F2fs {
     }
 
     /// Returns the end of the last page that got a block from a direct node.
-    fn take_in(&self, change: &Change<'_>, link: &Link, is_new: bool) -> Result<PageNo> {
+    fn take_in(&self, change: &Change<'_>, link: &Link, is_new: bool, inode_follows: bool) -> Result<PageNo> {
         let (node, ino) = (self.media.node_at(link.addr)?, link.ino());
         let Some(now) = self.file_of(link)? else { return Ok(PageNo(0)) };
         match NodeRole::of(node.footer.place(), now.pointers()) {
@@ -103,6 +110,8 @@ impl F2fs {
                     self.name_again(change, ino, inode_of(&node))?;
                 }
             }
+            // R5.
+            Some(NodeRole::Direct(_)) if !now.has_pointers() && !inode_follows => {}
             Some(NodeRole::Direct(first)) => {
                 return change.take_in_pages(ino, first, &pointers_of(&node).pointers);
             }
@@ -127,10 +136,14 @@ impl F2fs {
         };
         match media.look_up(&above, name)? {
             Some((nid, _)) if nid == ino => Ok(()),
-            // The name led to another file, which lost it before this one was made.
-            Some((_, FileKind::Directory)) => Err(wrong(ino, "its name is a directory's")),
+            // The name led to another inode, which lost it before this one was made.
             Some(other) => {
+                let was_dir = other.1 == FileKind::Directory;
+                if was_dir && !media.is_empty_dir(&self.child_of(&above, other)?)? {
+                    return Err(Error::NotSupported(IN_PLACE_OF_A_DIRECTORY));
+                }
                 change.point_entry(above.nid, name, ino, FileKind::Regular)?;
+                self.touch_dir(above.nid, -i32::from(was_dir), now())?;
                 self.lose_link(change, other, now())
             }
             None => self.enter(change, above.nid, name, child, now()),
@@ -228,6 +241,7 @@ impl Change<'_> {
         let from = block.addr.len() - area;
         self.change_inode(ino, |inode| {
             (inode.mode, inode.advise, inode.flags) = (block.mode, block.advise, block.flags);
+            inode.inline = inode.inline & !inline_flag::PINNED | block.inline & inline_flag::PINNED;
             (inode.uid, inode.gid, inode.size_bytes) = (block.uid, block.gid, block.size_bytes);
             (inode.atime, inode.atime_ns) = (block.atime, block.atime_ns);
             if !breaks(Breach::LatestTimeWins) || block.mtime.get() > inode.mtime.get() {

@@ -1,10 +1,10 @@
 //! Images in states that Linux leaves and this engine never does: no free segment, blocks written into gaps, flags.
 
-use super::{ROOT, create, mounted, name, refusal};
-use crate::common::{Image, fsck_is_clean, read};
-use crate::forge::Forge;
+use super::{ROOT, create, make_dir, mounted, name, refusal};
+use crate::common::{Image, fsck_is_clean, listed, read};
+use crate::forge::{Forge, version_of};
 use heddle_f2fs::F2fs;
-use heddle_f2fs::format::{InodeBlock, SitBlock, SummaryBlock, checkpoint_flag, node_flag};
+use heddle_f2fs::format::{InodeBlock, SitBlock, SummaryBlock, checkpoint_flag, inline_flag, node_flag};
 use heddle_vfs::{
     Cred, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SetAttr, SetTime, SetXattr, Time, XattrName,
 };
@@ -63,7 +63,7 @@ fn times_beyond_our_range_are_shown_as_its_ends_and_kept() {
     let kept = || {
         let nodes = forge.nodes_of(file);
         let newest = nodes.iter().filter(|(_, node)| node.footer.nid.get() == file);
-        let newest = newest.max_by_key(|(_, node)| node.footer.checkpoint_version.get() as u32).unwrap();
+        let newest = newest.max_by_key(|(_, node)| version_of(node)).unwrap();
         let inode = InodeBlock::ref_from_bytes(newest.1.as_bytes()).unwrap();
         (inode.atime.get(), inode.atime_ns.get(), inode.mtime.get(), inode.mtime_ns.get())
     };
@@ -170,7 +170,7 @@ fn a_segment_that_empties_while_it_is_taken_in_keeps_its_summaries() {
     let newest = |ino: u32, wanted: &dyn Fn(&heddle_f2fs::format::NodeBlock) -> bool| {
         let nodes =
             forge.nodes_of(ino).into_iter().filter(|(_, node)| node.footer.nid.get() == ino && wanted(node));
-        nodes.max_by_key(|(addr, node)| (node.footer.checkpoint_version.get() as u32, *addr)).unwrap()
+        nodes.max_by_key(|(addr, node)| (version_of(node), *addr)).unwrap()
     };
     // A page of the one without a name, in the middle of its first whole segment, and the gap behind it.
     let (_, orphan) = newest(gone_ino, &|_| true);
@@ -279,7 +279,16 @@ fn crash_an_fsync_of_nodes_without_the_cold_flag_was_lost() {
 fn chained(forge: &Forge, ino: u32, is_inode: bool) -> (u32, heddle_f2fs::format::NodeBlock) {
     let nodes = forge.nodes_of(ino).into_iter();
     let nodes = nodes.filter(|(_, node)| (node.footer.nid.get() == ino) == is_inode);
-    nodes.max_by_key(|(addr, node)| (node.footer.checkpoint_version.get() as u32, *addr)).unwrap()
+    nodes.max_by_key(|(addr, node)| (version_of(node), *addr)).unwrap()
+}
+
+/// Linux marks each node of an fsync: the direct node, too, that comes before this inode. Returns the inode's block.
+fn mark_direct_node(forge: &Forge, ino: u32) -> u32 {
+    let ((inode, _), (direct, mut node)) = (chained(forge, ino, true), chained(forge, ino, false));
+    assert_eq!(node.footer.next.get(), inode);
+    node.footer.flag.set(node.footer.flag.get() | node_flag::FSYNC);
+    forge.change(direct, |block| block.copy_from_slice(node.as_bytes()));
+    inode
 }
 
 /// Linux leaves the inode out of an fsync if the file ends with a page that it has written.
@@ -299,11 +308,8 @@ fn an_append_that_was_fsynced_without_its_inode_is_recovered() {
         // Killed.
         drop((file, fs));
         let forge = Forge::of(&image.path);
-        let ((inode, _), (direct, mut node)) = (chained(&forge, ino, true), chained(&forge, ino, false));
-        assert_eq!(node.footer.next.get(), inode);
+        let inode = mark_direct_node(&forge, ino);
         forge.change(inode, |block| block.fill(0));
-        node.footer.flag.set(node.footer.flag.get() | node_flag::FSYNC);
-        forge.change(direct, |block| block.copy_from_slice(node.as_bytes()));
         let appended = if keeps_size { Vec::new() } else { vec![6; PAGE as usize] };
         let wanted = [vec![5; 1000 * PAGE as usize], appended].concat();
         let is_there = |fs: &F2fs, how: &str| {
@@ -361,5 +367,125 @@ fn crash_blocks_that_two_fsyncs_name_were_said_to_be_damaged() {
     fs.unmount().unwrap();
     drop(fs);
     is_there(&F2fs::open(&image.path).unwrap());
+    fsck_is_clean(&image.path);
+}
+
+/// The write that moves inline content to pages was being fsynced: the direct node reached the device, the inode perhaps not. The node was
+/// attached to the inline file, and its blocks were never freed.
+#[test]
+fn crash_a_direct_node_without_its_inode_was_attached_to_inline_content() {
+    for inode_is_lost in [true, false] {
+        let image = Image::made(64);
+        let fs = mounted(&image);
+        let file = create(&fs, ROOT, "file");
+        let ino = file.ino.0 as u32;
+        fs.release(file);
+        fs.unmount().unwrap();
+        drop(fs);
+        let forge = Forge::of(&image.path);
+        forge.inode(ino, |inode| {
+            inode.inline |= inline_flag::DATA | inline_flag::DATA_EXIST;
+            inode.size_bytes.set(100);
+            // Behind the extra attributes and the empty slot.
+            inode.addr[10..35].fill(u32::from_le_bytes([7; 4]).into());
+            super::believed::seal(&image, inode);
+        });
+        let fs = mounted(&image);
+        fs.release(create(&fs, ROOT, "other"));
+        fs.sync().unwrap();
+        let counts = |fs: &F2fs| fs.statfs().map(|stat| (stat.blocks_free, stat.inodes_free)).unwrap();
+        let before = counts(&fs);
+        let file = fs.open(&Cred::root(), Ino(ino.into()), OpenFlags::READ_WRITE).unwrap();
+        fs.write(&file, 900 * PAGE, &[6; PAGE as usize]).unwrap();
+        fs.fsync(&file, false).unwrap();
+        // Killed.
+        drop((file, fs));
+        let (inode, mut wanted) = (mark_direct_node(&forge, ino), vec![7; 100]);
+        if inode_is_lost {
+            forge.change(inode, |block| block.fill(0));
+        } else {
+            wanted.resize(900 * PAGE as usize, 0);
+            wanted.resize(901 * PAGE as usize, 6);
+        }
+        let is_there = |fs: &F2fs| assert!(read(fs, Path::new("/file")) == wanted, "{inode_is_lost}");
+        is_there(&F2fs::open(&image.path).unwrap());
+        let fs = mounted(&image);
+        is_there(&fs);
+        fs.unmount().unwrap();
+        fsck_is_clean(&image.path);
+        fs.unlink(&Cred::root(), ROOT, name("file")).unwrap();
+        fs.sync().unwrap();
+        assert_eq!(counts(&fs), (before.0 + 1, before.1 + 1), "the inode alone was there before");
+        fs.unmount().unwrap();
+        drop(fs);
+        fsck_is_clean(&image.path);
+    }
+}
+
+/// `mkdir d; sync; rmdir d; echo x > d; fsync d`. The image was said to be damaged.
+#[test]
+fn crash_a_file_in_place_of_a_removed_directory_was_refused() {
+    for has_entry in [false, true] {
+        let image = Image::made(64);
+        let fs = mounted(&image);
+        let dir = make_dir(&fs, "d");
+        if has_entry {
+            fs.release(create(&fs, dir, "entry"));
+        }
+        fs.sync().unwrap();
+        let file = create(&fs, ROOT, "f");
+        fs.write(&file, 0, &[5; 5000]).unwrap();
+        fs.fsync(&file, false).unwrap();
+        let ino = file.ino.0 as u32;
+        // Killed.
+        drop((file, fs));
+        let forge = Forge::of(&image.path);
+        let (addr, node) = chained(&forge, ino, true);
+        let mut inode = InodeBlock::read_from_bytes(node.as_bytes()).unwrap();
+        assert_eq!(inode.footer.flag.get() & node_flag::DENTRY, node_flag::DENTRY);
+        inode.name[0] = b'd';
+        super::believed::seal(&image, &mut inode);
+        forge.change(addr, |block| block.copy_from_slice(inode.as_bytes()));
+        let is_there = |fs: &F2fs| {
+            assert!(read(fs, Path::new("/d")) == [5; 5000]);
+            assert_eq!(listed(fs, Path::new("/")).into_iter().collect::<Vec<_>>(), [b"d"]);
+        };
+        is_there(&F2fs::open(&image.path).unwrap());
+        if has_entry {
+            let why = refusal(&image);
+            assert!(why.contains("a directory that has entries") && why.contains("-o ro"), "{why}");
+            assert!(!why.contains("damaged"), "{why}");
+            continue;
+        }
+        let fs = mounted(&image);
+        is_there(&fs);
+        assert_eq!((fs.getattr(ROOT).unwrap().nlink, fs.getattr(dir)), (2, Err(Error::Stale)));
+        fs.unmount().unwrap();
+        drop(fs);
+        is_there(&F2fs::open(&image.path).unwrap());
+        fsck_is_clean(&image.path);
+    }
+}
+
+/// The node that has this space comes before the inode that cuts the file at its size.
+#[test]
+fn space_that_linux_fsynced_beyond_a_shortened_file_is_recovered() {
+    let image = Image::made(64);
+    let fs = mounted(&image);
+    let file = file_of(&fs, "file", 1000, 5);
+    fs.sync().unwrap();
+    let size = SetAttr { size_bytes: Some(900 * PAGE), ..SetAttr::default() };
+    fs.setattr(&Cred::root(), file.ino, Some(&file), &size).unwrap();
+    fs.fallocate(&file, RangeOp::Allocate { keep_size: true }, 900 * PAGE, 50 * PAGE).unwrap();
+    fs.fsync(&file, false).unwrap();
+    let (ino, held) = (file.ino, fs.getattr(file.ino).unwrap().blocks_512);
+    // Killed.
+    drop((file, fs));
+    mark_direct_node(&Forge::of(&image.path), ino.0 as u32);
+    let fs = mounted(&image);
+    assert_eq!((fs.info().fsynced_inodes, fs.getattr(ino).unwrap().blocks_512), (1, held));
+    assert!(read(&fs, Path::new("/file")) == [5; 900 * PAGE as usize]);
+    fs.unmount().unwrap();
+    drop(fs);
     fsck_is_clean(&image.path);
 }

@@ -117,13 +117,44 @@ fn each_node_has_the_form_of_the_inode_of_its_fsync() {
         link(5, 13, 10, 0),
         link(6, 10, 10, MARK),
     ]);
-    assert_eq!(chain.forms(), [Some(2), Some(3), Some(2), Some(3), None, Some(6), Some(6)]);
+    let (_file, device) = small_device();
+    assert_eq!(chain.forms(&device), [Some(2), Some(3), Some(2), Some(3), None, Some(6), Some(6)]);
     let is_made = [(10, 10, MADE), (10, 10, MARK), (11, 10, MADE), (10, 10, node_flag::DENTRY)]
         .map(|(nid, ino, flag)| link(0, nid, ino, flag).is_made());
     assert_eq!(is_made, [true, false, false, true]);
     let place = 77 << node_flag::BITS;
     let it = link(0, 11, 10, place | node_flag::COLD);
     assert_eq!((it.nid(), it.ino(), it.place(), it.is_marked()), (Nid(11), Nid(10), 77, false));
+}
+
+/// As Linux marks them, by ascending number.
+#[test]
+fn a_marked_node_belongs_to_the_next_inode_that_leads_to_it() {
+    let (_file, device) = small_device();
+    let at = |n: u32, nid: u32, place: u32| link(n, nid, 10, place << node_flag::BITS | MARK);
+    let forms = |links: Vec<Link>| {
+        let inodes = links.iter().filter(|link| link.nid() == link.ino());
+        inodes.for_each(|inode| {
+            put(&device, inode, 7, 0, |node| {
+                let block = inode_of_mut(node);
+                (block.nid[0], block.nid[1]) = (U32::new(5), U32::new(6));
+                (block.nid[2], block.xattr_nid) = (U32::new(7), U32::new(9));
+            });
+        });
+        Chain(links).forms(&device)
+    };
+    let xattrs = node_flag::XATTR_PLACE;
+    let inode = |n: u32| at(n, 10, 0);
+    assert_eq!(forms(vec![at(0, 5, 1), inode(1), at(2, 12, 2)]), [Some(1), Some(1), None]);
+    assert_eq!(forms(vec![at(0, 6, 2), at(1, 9, xattrs), inode(2)]), [Some(2); 3]);
+    let two = vec![at(0, 5, 1), inode(1), at(2, 6, 2), inode(3)];
+    assert_eq!(forms(two), [Some(1), Some(1), Some(3), Some(3)]);
+    // It has another number now: an earlier fsync wrote this one, and those before it.
+    assert_eq!(forms(vec![at(0, 5, 1), at(1, 4, 2), inode(2)]), [None, None, Some(2)]);
+    assert_eq!(forms(vec![at(0, 5, 2), inode(1)]), [None, Some(1)]);
+    assert_eq!(forms(vec![at(0, 8, xattrs), inode(1)]), [None, Some(1)]);
+    // The inode leads to an indirect node.
+    assert_eq!(forms(vec![at(0, 7, 4), inode(1)]), [None, Some(1)]);
 }
 
 /// An inode of a regular file with this name in directory 3.

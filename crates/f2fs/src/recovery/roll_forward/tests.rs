@@ -166,6 +166,7 @@ fn an_inode_gets_the_fields_and_pages_that_were_fsynced() {
         (block.atime, block.mtime, block.ctime) = (1.into(), 2.into(), 3.into());
         (block.atime_ns, block.mtime_ns, block.ctime_ns) = (4.into(), 5.into(), 6.into());
         (block.parent, block.name_bytes, block.name[0]) = (44.into(), 1.into(), b'z');
+        block.inline |= inline_flag::PINNED;
         block.addr[9 + 15].set(0);
         (block.addr[922], block.addr[873]) = (U32::new(0xabcd), U32::new(0x1234));
         // What recovery counts and finds by itself.
@@ -187,6 +188,15 @@ fn an_inode_gets_the_fields_and_pages_that_were_fsynced() {
     assert_eq!((block.addr[922].get(), block.addr[873].get()), (0xabcd, 0x1234), "attributes in the inode");
     assert_eq!((attr.nlink, attr.blocks_512, in_use(&scene)), (1, 19 * 8, used - 1));
     assert!(scene.addr(&file, 15) == BlockAddr::NULL && !media.space().unwrap().segments.is_live(gone));
+    let take = |said: Inode| {
+        let node = Arc::new(said.node().clone());
+        media.alone().unwrap().take_in_inode(&node, &scene.inode(&file)).unwrap();
+        scene.inode(&file).block().inline
+    };
+    let pinned = now.block().inline;
+    assert!(now.has(inline_flag::PINNED));
+    let unpinned = pinned & !inline_flag::PINNED;
+    assert_eq!(take(scene.inode_as(&file, |block| block.inline = unpinned)), unpinned);
 }
 
 #[test]
@@ -277,10 +287,13 @@ fn a_name_is_made_again_where_its_directory_is() {
     assert_eq!((found(dir, "new"), found(Ino::ROOT, "one")), (Ok(inos[0]), Ok(inos[0])));
     assert_eq!(name_again(inos[0], ROOT.0, b"two"), Ok(()), "another file had the name");
     assert_eq!((found(Ino::ROOT, "two"), links(inos[1])), (Ok(inos[0]), Err(Error::Stale)));
-    for (name, text) in [(&b"dir"[..], "its name is a directory's"), (b"a/b", "a name that none can have")] {
-        let error = name_again(inos[0], ROOT.0, name);
-        assert!(matches!(&error, Err(Error::Corrupt(why)) if why.contains(text)), "{error:?}");
-    }
+    let (error, text) = (name_again(inos[0], ROOT.0, b"a/b"), "a name that none can have");
+    assert!(matches!(&error, Err(Error::Corrupt(why)) if why.contains(text)), "{error:?}");
+    assert!(matches!(name_again(inos[0], ROOT.0, b"dir"), Err(Error::NotSupported(_))), "it has an entry");
+    let empty = fs.new_dir(Ino::ROOT, "empty");
+    assert_eq!((links(Ino::ROOT), name_again(inos[0], ROOT.0, b"empty")), (Ok(4), Ok(())));
+    assert_eq!((found(Ino::ROOT, "empty"), links(empty)), (Ok(inos[0]), Err(Error::Stale)));
+    assert_eq!(links(Ino::ROOT), Ok(3));
     // Its directory is none any more, or is a file: the file goes.
     for (ino, parent) in [(inos[0], 9000), (inos[2], nid_of(inos[2]).unwrap().0)] {
         assert_eq!((name_again(ino, parent, b"name"), links(ino)), (Ok(()), Err(Error::Stale)), "{parent}");
@@ -314,4 +327,54 @@ fn the_project_of_an_fsynced_inode_is_taken_where_there_are_projects() {
         scene.fs.media.alone().unwrap().take_in_inode(&node, &scene.inode(&file)).unwrap();
         assert_eq!(scene.inode(&file).block().addr[1].get(), wanted, "{features:#x}");
     }
+}
+
+#[test]
+fn a_slot_that_is_a_pointer_is_not_taken_for_a_project() {
+    let mut scene = Scene::new();
+    scene.fs.media.features |= feature::PROJECT_QUOTA;
+    let file = scene.file("file", &[]);
+    let (media, nid) = (&scene.fs.media, nid_of(file.ino).unwrap());
+    media
+        .change_inode(nid, |block| {
+            block.inline &= !inline_flag::EXTRA_ATTR;
+            block.addr.fill(U32::new(0));
+        })
+        .unwrap();
+    let (now, fresh) =
+        (media.inode(nid).unwrap(), media.geometry.main.plus((media.geometry.main_segments - 1) * 512));
+    let mut node = now.node().clone();
+    inode_of_mut(&mut node).addr[PROJECT_SLOT].set(fresh.0);
+    media.alone().unwrap().take_in_inode(&Arc::new(node), &now).unwrap();
+    assert_eq!(media.inode(nid).unwrap().block().addr[PROJECT_SLOT].get(), fresh.0);
+    assert!(media.space().unwrap().segments.is_live(fresh), "its page was taken in");
+}
+
+#[test]
+fn a_block_that_a_later_fsync_names_leaves_its_earlier_pointer() {
+    let scene = Scene::new();
+    let (file, other) = (scene.file("file", &[0..2, OWN..OWN + 2]), scene.whole("other", 2));
+    scene.fs.sync().unwrap();
+    let media = &scene.fs.media;
+    let fresh = media.geometry.main.plus((media.geometry.main_segments - 1) * 512);
+    let adopt = |file: &Handle, page: u64, n: u32| {
+        media.alone().unwrap().adopt_page(nid_of(file.ino).unwrap(), PageNo(page), fresh.plus(n))
+    };
+    let addr = |file: &Handle, page: u64| scene.addr(file, page);
+    // From a pointer of another inode, and of its direct node.
+    for (page, n) in [(1, 0), (OWN + 1, 1)] {
+        let blocks = [scene.blocks(&file), scene.blocks(&other)];
+        assert_eq!((adopt(&file, page, n), addr(&file, page)), (Ok(()), fresh.plus(n)));
+        assert_eq!((adopt(&other, 1, n), addr(&other, 1)), (Ok(()), fresh.plus(n)));
+        assert_eq!(addr(&file, page), BlockAddr::NULL);
+        assert_eq!([scene.blocks(&file), scene.blocks(&other)], [blocks[0] - 1, blocks[1]]);
+    }
+    // The file does not lead to that node any more: its page is another's.
+    assert_eq!(adopt(&file, OWN + 1, 2), Ok(()));
+    let inode = scene.inode(&file);
+    let new = media.alone().unwrap().new_node(&inode, 1).unwrap();
+    media.change_inode(inode.nid, |block| block.nid[0].set(new.0)).unwrap();
+    assert_eq!(adopt(&file, OWN + 1, 3), Ok(()));
+    assert!(matches!(adopt(&other, 1, 2), Err(Error::Corrupt(_))), "it is live");
+    assert_eq!(addr(&file, OWN + 1), fresh.plus(3));
 }
