@@ -5,7 +5,8 @@
 //! Invariants  A1  Words are taken in ascending order, so that two ranges never wait for each other crosswise; given back in any.
 //! Limits      4 bytes a segment of the LARGEST file: 1.5 GiB for 1.5 TB, 256 GiB for 2^48 bytes. Beyond it: [`Error::TooBig`].
 //!             A range that is open at the end takes every word up to the maximum, one by one.
-//! Source      SRL IV-B, VI-A; pNOVA 3.2.
+//! Source      SRL IV-B, VI-A; pNOVA 3.2. The papers' pseudo-code has two errors: a loop over n words ends only after word n + 1
+//!             (`<=`), and pNOVA's read loop ends on `!= 0`. We implement what their prose says.
 
 use std::ops::Range;
 

@@ -1,13 +1,11 @@
 //! The lock word of SRL (Algorithm 2; pNOVA Algorithms 1 and 2): `writer:1 | readers:31`.
 //!
 //! Invariants  W1  The writer bit is set only from 0 and cleared only by the thread that set it; readers count only while it is clear.
-//!             W2  The count never reaches into the writer bit: the last reader but one is refused. (The papers compare
-//!             with 1 << 31 and would hand the
-//!                 lock to a 2^31st reader as if it were a writer.)
-//! Slips       The papers' loops run to `n <= number` and pNOVA breaks the read loop on `!= 0`; both are followed as their text says.
-//! Orderings   O1  taking (Acquire) pairs with giving back (SeqCst, hence Release): what the last holder did is seen.
-//!             O2  giving back is SeqCst because parking needs it (`heddle_arena::park`, P1). The papers have a full barrier on either
-//!                 side of each of these operations; on x86 both are the same locked instruction.
+//!             W2  The reader count never reaches the writer bit. A reader is refused while the count is 2^31 - 1. (The papers compare
+//!                 with 1 << 31: there the 2^31st reader would set the writer bit.)
+//! Orderings   O1  locking (Acquire) pairs with unlocking (SeqCst, hence Release): the stores of earlier holders are visible.
+//!             O2  unlocking is SeqCst because parking needs it (`heddle_arena::park`, P1). The papers have a full barrier before and after
+//!                 each of these operations. On x86, SeqCst and the papers' barriers compile to one locked instruction.
 
 use heddle_arena::sync::atomic::AtomicU32;
 use heddle_arena::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -18,7 +16,7 @@ use crate::wait::Holder;
 pub(crate) const WRITER: u32 = 1 << 31;
 const READERS_MAX: u32 = WRITER - 1;
 
-/// Tries once; a reader tries again while only other readers are in its way.
+/// Tries to lock. A reader's exchange that fails is repeated while no writer holds the lock.
 #[inline]
 pub(crate) fn try_lock(word: &AtomicU32, access: Access) -> bool {
     match access {
@@ -39,7 +37,7 @@ pub(crate) fn try_lock(word: &AtomicU32, access: Access) -> bool {
     }
 }
 
-/// The holder that keeps us out.
+/// The holder because of which `try_lock` would fail.
 #[inline]
 pub(crate) fn holder(word: &AtomicU32, access: Access) -> Option<Holder> {
     match (word.load(SeqCst), access) {
@@ -56,12 +54,12 @@ pub(crate) fn unlock(word: &AtomicU32, access: Access) -> bool {
     match access {
         Access::Exclusive => {
             let was = word.fetch_and(!WRITER, SeqCst);
-            debug_assert_eq!(was, WRITER, "W1: given back by who holds it");
+            debug_assert_eq!(was, WRITER, "W1: only its holder unlocks it");
             true
         }
         Access::Shared => {
             let was = word.fetch_sub(1, SeqCst);
-            debug_assert!((1..WRITER).contains(&was), "W1: given back by who holds it");
+            debug_assert!((1..WRITER).contains(&was), "W1: only a holder unlocks it");
             was == 1 || was == READERS_MAX
         }
     }
@@ -73,7 +71,7 @@ mod tests {
     use Access::{Exclusive, Shared};
 
     #[test]
-    fn the_last_reader_but_one_is_refused() {
+    fn a_reader_beyond_the_maximum_is_refused() {
         let word = AtomicU32::new(READERS_MAX - 1);
         assert_eq!(holder(&word, Shared), None);
         assert!(try_lock(&word, Shared));
