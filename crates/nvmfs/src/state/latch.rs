@@ -8,7 +8,7 @@
 //! Invariants  I1  a lane notes in its intent which latch it will take before it takes it, and clears the note after the release.
 //!                 If its holder dies, the settler of the lane finds the latch, and the word tells whether it was held.
 //!             I2  a waiter checks from time to time whether the holder is dead.
-//! Locking     `latching`: it needs to know the thread's present call.
+//! Locking     `Latch::lock` is in `latching`, because it uses the thread's lane.
 
 use heddle_arena::Shared;
 use heddle_arena::park::futex_wake;
@@ -36,7 +36,7 @@ unsafe impl Shared for Latch {}
 pub struct Latched<'a> {
     pub(crate) latch: &'a Latch,
     /// The place of the lane's note (I1).
-    pub(crate) said: Option<&'a AtomicU64>,
+    pub(crate) note: Option<&'a AtomicU64>,
 }
 
 impl Latch {
@@ -69,14 +69,14 @@ impl Latch {
 
     /// Returns true if this lane holds it.
     pub fn held_by(&self, lane: u16) -> bool {
-        // ORDERING: Acquire. The dead holder's stores are visible through its lease; this only reads the
-        // word.
-        let seen = self.0.load(Acquire);
+        // ORDERING: Relaxed. Only the settler of the lane calls this, and its lease of the lane orders the dead holder's stores before
+        // this load. Any later word names another lane.
+        let seen = self.0.load(Relaxed);
         seen & HELD != 0 && seen & LANE == u32::from(lane)
     }
 
     fn release(&self) {
-        // ORDERING: Release, pairs with the Acquire in `lock`.
+        // ORDERING: Release, pairs with the Acquire in `latching`.
         if self.0.swap(0, Release) & WAITERS != 0 {
             futex_wake(&self.0, 1);
         }
@@ -84,8 +84,8 @@ impl Latch {
 }
 
 /// Clears the note: the lane does not hold the latch any more (I1).
-pub fn take_back(said: Option<&AtomicU64>) {
-    if let Some(place) = said {
+pub fn clear_note(note: Option<&AtomicU64>) {
+    if let Some(place) = note {
         // ORDERING: Release, after the latch was released (I1).
         place.store(0, Release);
     }
@@ -94,7 +94,7 @@ pub fn take_back(said: Option<&AtomicU64>) {
 impl Drop for Latched<'_> {
     fn drop(&mut self) {
         self.latch.release();
-        take_back(self.said);
+        clear_note(self.note);
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
             });
             // If it does not sleep yet, it finds another word.
             std::thread::sleep(Duration::from_millis(20));
-            drop(Latched { latch: &latch, said: None });
+            drop(Latched { latch: &latch, note: None });
             is_woken.recv_timeout(Duration::from_secs(10)).expect("nobody has woken it");
         });
     }

@@ -1,7 +1,7 @@
 //! Locking a [`Latch`]: a thread notes it in its lane's intent, spins, sleeps, and checks for a dead holder.
 
 use crate::state::core::Core;
-use crate::state::latch::{HELD, LANE, Latch, Latched, WAITERS, take_back};
+use crate::state::latch::{HELD, LANE, Latch, Latched, WAITERS, clear_note};
 use crate::state::{lease, wait};
 use heddle_arena::park::{futex_wait, futex_wake};
 use heddle_arena::sync::atomic::AtomicU64;
@@ -40,12 +40,12 @@ impl Wait {
 impl Latch {
     /// Takes it if it is free.
     pub fn try_lock(&self) -> Option<Latched<'_>> {
-        let (me, said) = self.announce();
+        let (me, note) = self.announce();
         // ORDERING: Acquire, pairs with the Release in `drop`; Relaxed on failure.
         match self.0.compare_exchange(0, me, Acquire, Relaxed) {
-            Ok(_) => Some(Latched { latch: self, said }),
+            Ok(_) => Some(Latched { latch: self, note }),
             Err(_) => {
-                take_back(said);
+                clear_note(note);
                 None
             }
         }
@@ -53,16 +53,16 @@ impl Latch {
 
     /// Waits until it is free and takes it.
     pub fn lock(&self) -> Latched<'_> {
-        let (me, said) = self.announce();
+        let (me, note) = self.announce();
         for _ in 0..SPINS {
             // ORDERING: Acquire, pairs with the Release in `drop`; Relaxed on failure.
             if self.0.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
-                return Latched { latch: self, said };
+                return Latched { latch: self, note };
             }
             spin_hint();
         }
         self.sleep_until_free(me);
-        Latched { latch: self, said }
+        Latched { latch: self, note }
     }
 
     #[cold]
@@ -119,12 +119,12 @@ impl Latch {
 
     /// Returns the lane bits for the word, after noting the latch (I1 of `latch`).
     fn announce(&self) -> (u32, Option<&AtomicU64>) {
-        let said = lease::with_current(|core, lane| {
+        let note = lease::with_current(|core, lane| {
             let at = core.arena.offset_of(&self.0).raw();
             let place = core.lane(lane).intent.note_latch(at).map(|place| place as *const AtomicU64);
             (u32::from(lane), place)
         });
-        match said {
+        match note {
             // SAFETY: the place is in the same arena as this latch, and lives as long.
             Some((lane, place)) => (HELD | lane, place.map(|place| unsafe { &*place })),
             None => (HELD, None),
