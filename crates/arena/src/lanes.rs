@@ -1,14 +1,15 @@
-//! Lanes: slots that threads of several processes lease, and the check whether a holder is alive.
+//! Lanes: entries of a table that threads of several processes lease, and the check whether a holder is alive.
 //!
-//! State       Each lane has a line with two words: the holder, and the holder that a waiter asked about. The lane's contents (its
-//!             operation, its blocks) are in the engine's record of the same number. [`process_slots`] tells which processes live.
+//! State       Each lane has a line with two words: the holder, and the holder that a waiter wants checked. The lane's contents (its
+//!             operation, its blocks) are in the engine's structure for that lane. [`process_slots`] tells which processes live.
 //!             word  0: free; else generation:31 | process slot + 1:11 | TID:22, the most significant field first. TID 0: the
 //!                   process keeps the lane, and none of its threads has it (parked).
 //! Invariants  L1  A lane has at most one holder: the word changes only by compare-and-exchange.
 //!             L2  A lane is taken only if its holder's process is gone, or its thread has ended. Threads of other processes are checked
-//!                 by the daemon, through /proc. The lease then has `died`. The check is repeated after the exchange, because the TID
-//!                 of an ended thread may be reused by a thread that leases the same lane. Then the lane is returned. (No two address
-//!                 spaces have the same process tag.)
+//!                 by the daemon, through /proc. A lease taken from a dead holder has `died`. The check is repeated after the
+//!                 exchange, because the TID of an ended thread may be reused by a thread that leases the same lane. If the second
+//!                 check finds the thread alive, the lane is put back. (No two address spaces have the same process tag: generation
+//!                 and process slot.)
 //!             L3  A caller that gets `died` must settle the lane before it uses or releases it. If it dies too, the next caller gets
 //!                 `died` again: the settler is the holder.
 //!             L4  A forked child takes a process slot of its own, or has no lane.
@@ -34,7 +35,7 @@ impl LaneId {
     /// No lane.
     pub const NOBODY: LaneId = LaneId(0);
 
-    /// Position of the lane's record in an array of all lanes' records.
+    /// Index of the lane in an array with an entry for each lane.
     ///
     /// # Panics
     /// On [`NOBODY`](Self::NOBODY) when built with overflow checks.
@@ -62,11 +63,11 @@ impl Holder {
 
 /// A lane that the calling thread holds now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "a lane that is not released stays leased while the process lives"]
+#[must_use = "a lane that is not released stays leased until its thread or process ends"]
 pub struct Lease {
     /// The lane.
     pub lane: LaneId,
-    /// True: its last holder died with it. The caller must settle the lane before it uses or releases it (L3).
+    /// True: its last holder died while it had the lane. The caller must settle the lane before it uses or releases it (L3).
     pub died: bool,
     holder: Holder,
 }
@@ -102,8 +103,8 @@ unsafe impl Shared for LaneTable {}
 #[repr(C, align(64))]
 struct LaneWords {
     holder: AtomicU64,
-    /// The holder that a thread has waited for too long (see [`LaneTable::ask`]).
-    asked: AtomicU64,
+    /// The holder for which a waiter has requested a check (see [`LaneTable::request_check`]).
+    check_requested: AtomicU64,
 }
 
 // SAFETY: atomics only.
@@ -111,7 +112,7 @@ unsafe impl Shared for LaneWords {}
 // SAFETY: all zeros is a free lane.
 unsafe impl Zeroed for LaneWords {
     fn zeroed() -> LaneWords {
-        LaneWords { holder: AtomicU64::new(0), asked: AtomicU64::new(0) }
+        LaneWords { holder: AtomicU64::new(0), check_requested: AtomicU64::new(0) }
     }
 }
 
@@ -129,8 +130,8 @@ thread_local! {
     };
 }
 
-/// Makes the calling thread search for a lane from the `nth` on, as if that were its last one. By default the start depends on the
-/// PID. A rig whose runs must be identical sets it.
+/// Makes the calling thread search for a lane from the `nth` on, as if that were its last one. By default the start depends on the PID and
+/// on the order in which threads search for the first time. A rig whose runs must be identical sets it.
 pub fn look_first_at(nth: u32) {
     START.set(nth);
 }
@@ -282,31 +283,32 @@ impl LaneTable {
         self.replace(arena, lane, process_slot.tag().word(), process_slot)
     }
 
-    /// Asks the daemon's periodic check of all lanes (about twice a second) for this holder: a thread has waited for it too long.
+    /// Requests that the daemon checks whether this holder is dead, in its next check of all lanes (about twice a second). For a thread that
+    /// has waited long for the holder.
     ///
     /// # Panics
     /// If there is no such lane.
-    pub fn ask(&self, arena: &Arena, lane: LaneId, holder: Holder) {
-        let asked = &self.words_of(arena, lane).asked;
+    pub fn request_check(&self, arena: &Arena, lane: LaneId, holder: Holder) {
+        let requested = &self.words_of(arena, lane).check_requested;
         // ORDERING: Relaxed, a hint; stored only if it changes.
-        if asked.load(Relaxed) != holder.0 {
-            asked.store(holder.0, Relaxed);
+        if requested.load(Relaxed) != holder.0 {
+            requested.store(holder.0, Relaxed);
         }
     }
 
-    /// Returns the lane's present holder if [`LaneTable::ask`] named it last, and forgets the request.
+    /// Clears the request for a check of this lane. Returns the requested holder if it still holds the lane.
     ///
     /// # Panics
     /// If there is no such lane.
-    pub fn take_asked(&self, arena: &Arena, lane: LaneId) -> Option<Holder> {
+    pub fn take_check_request(&self, arena: &Arena, lane: LaneId) -> Option<Holder> {
         let words = self.words_of(arena, lane);
         // ORDERING: Relaxed, a hint.
-        let asked = words.asked.load(Relaxed);
-        if asked == 0 {
+        let requested = words.check_requested.load(Relaxed);
+        if requested == 0 {
             return None;
         }
-        words.asked.store(0, Relaxed);
-        Some(Holder(asked)).filter(|holder| Some(*holder) == self.holder(arena, lane))
+        words.check_requested.store(0, Relaxed);
+        Some(Holder(requested)).filter(|holder| Some(*holder) == self.holder(arena, lane))
     }
 
     fn words_of<'a>(&self, arena: &'a Arena, lane: LaneId) -> &'a LaneWords {

@@ -363,13 +363,13 @@ fn a_question_about_a_holder_is_heard_once_while_it_holds() {
     let process_slot = table.take_process_slot(&arena).unwrap();
     let lease = table.lease(&arena, &process_slot).unwrap();
     let holder = table.holder(&arena, lease.lane).unwrap();
-    assert_eq!(table.take_asked(&arena, lease.lane), None);
-    table.ask(&arena, lease.lane, holder);
-    assert_eq!(table.take_asked(&arena, lease.lane), Some(holder));
-    assert_eq!(table.take_asked(&arena, lease.lane), None, "it was heard");
-    table.ask(&arena, lease.lane, holder);
+    assert_eq!(table.take_check_request(&arena, lease.lane), None);
+    table.request_check(&arena, lease.lane, holder);
+    assert_eq!(table.take_check_request(&arena, lease.lane), Some(holder));
+    assert_eq!(table.take_check_request(&arena, lease.lane), None, "it was heard");
+    table.request_check(&arena, lease.lane, holder);
     table.release(&arena, lease).unwrap();
-    assert_eq!(table.take_asked(&arena, lease.lane), None, "it holds no more");
+    assert_eq!(table.take_check_request(&arena, lease.lane), None, "it holds no more");
 }
 
 #[test]

@@ -87,7 +87,7 @@ pub fn check_and_kill_if_stopped(core: &Core, lane: u16, waited: Duration) -> Ho
         && waited >= first_check(patience)
         && let Some(holder) = core.lane_table().holder(&core.arena, LaneId(lane))
     {
-        core.lane_table().ask(&core.arena, LaneId(lane), holder);
+        core.lane_table().request_check(&core.arena, LaneId(lane), holder);
         let killed;
         (at_rest, killed) = WATCHED.with_borrow_mut(|watched| {
             let watched = place_of(watched, holder);

@@ -38,7 +38,7 @@ impl Rounds {
     fn look_at_all(&mut self, core: &Core) {
         sweep(core);
         let asked: Vec<(u16, Holder)> = lanes(core)
-            .filter_map(|lane| Some((lane, core.lane_table().take_asked(&core.arena, LaneId(lane))?)))
+            .filter_map(|lane| Some((lane, core.lane_table().take_check_request(&core.arena, LaneId(lane))?)))
             .collect();
         let mut before = std::mem::take(&mut self.watched);
         for (lane, holder) in &asked {

@@ -209,7 +209,7 @@ fn crash_a_process_whose_first_thread_had_ended_lost_its_lanes() {
     let processes = holders::of(core, holder.process()).unwrap();
     let of_child = processes.iter().find(|process| process.pid == pid as u32).expect("it is not found");
     assert_eq!((of_child.task(holder.thread()), of_child.task(pid as u32)), (Some(holder.thread()), None));
-    table.ask(&core.arena, lane, holder);
+    table.request_check(&core.arena, lane, holder);
     Rounds::default().go(core);
     assert_eq!(held(), before, "the lane of a living thread was taken");
     // SAFETY: a child of this test.
@@ -263,7 +263,7 @@ fn a_silently_ended_threads_lane_is_found_when_somebody_waits() {
     assert_eq!(held().len(), 3, "nobody has waited for one of them");
     let settled = core.root().settled.load(SeqCst);
     let (lane, holder) = before[0];
-    table.ask(&core.arena, lane, holder);
+    table.request_check(&core.arena, lane, holder);
     rounds.go(core);
     let after: Vec<u32> = held().iter().map(|(_, holder)| holder.thread()).collect();
     assert!(after.len() == 2 && after.contains(&0) && after.contains(&(pid as u32)), "{after:?}");
