@@ -3,7 +3,7 @@
 #![cfg(loom)]
 
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use heddle_arena::sync::plant::{Plant, all_are_seen};
+use heddle_arena::sync::plant::{FaultCase, all_are_seen};
 use heddle_arena::{Arena, Heap, LaneTable, Ptr, Waited, shared};
 use loom::sync::Arc;
 use loom::thread;
@@ -210,7 +210,7 @@ fn a_reused_thread_id_does_not_lose_its_lane() {
 
 macro_rules! lanes {
     ($($after:literal => $fault:literal;)*) => {
-        &[$(Plant {
+        &[$(FaultCase {
             test: "a_reused_thread_id_does_not_lose_its_lane",
             file: "arena/src/lanes.rs",
             source: include_str!("../src/lanes.rs"),
@@ -222,7 +222,7 @@ macro_rules! lanes {
 }
 
 /// A lane that changes hands unordered.
-const PLANTS: &[Plant] = lanes! { "fn replace(" => "relaxed"; "fn give(" => "relaxed"; };
+const PLANTS: &[FaultCase] = lanes! { "fn replace(" => "relaxed"; "fn give(" => "relaxed"; };
 
 #[test]
 fn every_planted_fault_is_seen() {

@@ -21,7 +21,7 @@ mod names;
 #[path = "shuttle/rig.rs"]
 mod rig;
 
-use heddle_arena::sync::plant::{Plant, all_are_seen};
+use heddle_arena::sync::plant::{FaultCase, all_are_seen};
 use rig::{Dice, under_shuttle};
 
 #[test]
@@ -66,7 +66,7 @@ fn a_file_that_is_moved_to_and_fro_is_in_one_place() {
 
 macro_rules! plants {
     ($($test:literal: $file:literal, $after:literal, $access:literal => $fault:literal;)*) => {
-        &[$(Plant {
+        &[$(FaultCase {
             test: $test,
             file: concat!("nvmfs/src/", $file),
             source: include_str!(concat!("../src/", $file)),
@@ -80,7 +80,7 @@ macro_rules! plants {
 /// What no interleaving may forgive.
 ///
 /// Not `pin` without its count: an `unpin` then takes what is not there. So the fault is in who should look at it.
-const PLANTS: &[Plant] = plants! {
+const PLANTS: &[FaultCase] = plants! {
     "reads_of_pages_that_change_together_have_an_order": "state/lane.rs", "pub fn commit(", ".store(state & " => "skip";
     "reads_of_pages_whose_blocks_are_reused_have_an_order":
         "file/deferred.rs", "pub fn free_replaced(", "pins.now(" => "keep=0";

@@ -1,7 +1,8 @@
 //! One planted fault, to test whether a model or a rig detects it.
 //!
-//! `HEDDLE_PLANT=FILE:LINE:FAULT` makes the access on that line of that file wrong; the engine's source has no switch for it. Each fault is
-//! tried in a process of its own, the test binary again, because a failure may abort.
+//! `HEDDLE_PLANT=FILE:LINE:FAULT` makes the access on that line of that file wrong. The wrappers in `sync` apply it, so the accesses need no
+//! switch. (`planted.rs` of several crates has the bugs that need one.) Each fault is tried in a process of its own, which runs the test
+//! binary again, because a failure may abort.
 
 use std::panic::Location;
 use std::process::Command;
@@ -25,15 +26,16 @@ pub const VARIABLE: &str = "HEDDLE_PLANT";
 /// Printed when the fault was reached.
 const REACHED: &str = "the planted fault was reached";
 
-struct Planted {
+/// The fault that the environment names.
+struct ActiveFault {
     file: String,
     line: u32,
     fault: Fault,
 }
 
-fn planted() -> &'static Option<Planted> {
-    static PLANTED: OnceLock<Option<Planted>> = OnceLock::new();
-    PLANTED.get_or_init(|| {
+fn active_fault() -> &'static Option<ActiveFault> {
+    static ACTIVE: OnceLock<Option<ActiveFault>> = OnceLock::new();
+    ACTIVE.get_or_init(|| {
         let text = std::env::var(VARIABLE).ok()?;
         let parts: Vec<&str> = text.split(':').collect();
         let [file, line, fault] = parts[..] else { panic!("{VARIABLE}={text}: not FILE:LINE:FAULT") };
@@ -43,21 +45,21 @@ fn planted() -> &'static Option<Planted> {
             (_, Some(bits)) => Fault::Keep(bits.parse().expect("a mask of bits to keep")),
             _ => panic!("{VARIABLE}={text}: the fault must be relaxed, skip or keep=MASK"),
         };
-        Some(Planted { file: file.into(), line: line.parse().expect("a line"), fault })
+        Some(ActiveFault { file: file.into(), line: line.parse().expect("a line"), fault })
     })
 }
 
 /// The fault planted on the caller's line.
 #[track_caller]
 pub fn here() -> Option<Fault> {
-    let planted = planted().as_ref()?;
+    let active = active_fault().as_ref()?;
     let at = Location::caller();
-    let hit = at.line() == planted.line && at.file().ends_with(&planted.file);
+    let hit = at.line() == active.line && at.file().ends_with(&active.file);
     if hit {
         static ONCE: std::sync::Once = std::sync::Once::new();
         ONCE.call_once(|| eprintln!("{REACHED}"));
     }
-    hit.then_some(planted.fault)
+    hit.then_some(active.fault)
 }
 
 /// Returns true if the access happens.
@@ -65,7 +67,7 @@ pub(super) fn happens(fault: &Option<Fault>) -> bool {
     *fault != Some(Fault::Skip)
 }
 
-/// The ordering that it has.
+/// The ordering of the access with the fault.
 #[cfg(loom)]
 pub(super) fn order(fault: &Option<Fault>, order: Ordering) -> Ordering {
     match fault {
@@ -75,7 +77,7 @@ pub(super) fn order(fault: &Option<Fault>, order: Ordering) -> Ordering {
     }
 }
 
-/// The value that arrives.
+/// The loaded or stored value with the fault.
 pub(super) fn masked(fault: &Option<Fault>, value: u64) -> u64 {
     match fault {
         Some(Fault::Keep(bits)) => value & bits,
@@ -84,12 +86,12 @@ pub(super) fn masked(fault: &Option<Fault>, value: u64) -> u64 {
 }
 
 /// A fault and the test that detects it.
-pub struct Plant {
+pub struct FaultCase {
     /// The test's name, in full.
     pub test: &'static str,
     /// End of the file's path.
     pub file: &'static str,
-    /// Text of the file.
+    /// Content of the file.
     pub source: &'static str,
     /// Text before the access. The search for `access` begins at its first byte.
     pub after: &'static str,
@@ -99,13 +101,13 @@ pub struct Plant {
     pub fault: &'static str,
 }
 
-impl Plant {
+impl FaultCase {
     /// The line of the access.
     ///
     /// # Panics
     /// If the source does not contain it any more.
     pub fn line(&self) -> usize {
-        let Plant { file, source, after, access, .. } = self;
+        let FaultCase { file, source, after, access, .. } = self;
         let from = source.find(after).unwrap_or_else(|| panic!("{file}: no {after}"));
         let at = source[from..].find(access).unwrap_or_else(|| panic!("{file}: no {access} after {after}"));
         source[..from + at].lines().count()
@@ -127,19 +129,19 @@ impl Plant {
     }
 }
 
-/// Tries all of them.
+/// Runs the test of every case.
 ///
 /// # Panics
-/// If a plant's own test does not fail; all such plants are listed.
-pub fn all_are_seen<'p>(plants: impl IntoIterator<Item = &'p Plant>, variables: &[(&str, &str)]) {
+/// If the test of a case does not fail with its fault; all such cases are listed.
+pub fn all_are_seen<'p>(cases: impl IntoIterator<Item = &'p FaultCase>, variables: &[(&str, &str)]) {
     // A process that was given a fault was started by this function.
     if std::env::var_os(VARIABLE).is_some() {
         return;
     }
     let mut unseen = Vec::new();
-    for plant in plants {
-        let what = format!("{}:{} {} by {}", plant.file, plant.line(), plant.fault, plant.test);
-        if plant.is_seen(variables) {
+    for case in cases {
+        let what = format!("{}:{} {} by {}", case.file, case.line(), case.fault, case.test);
+        if case.is_seen(variables) {
             println!("seen: {what}");
         } else {
             println!("NOT SEEN: {what}");
