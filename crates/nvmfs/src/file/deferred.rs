@@ -241,7 +241,7 @@ impl Wait {
                 wait::held_up(core, *lane, waited);
             }
             if let Some(inode) = pin.ino().and_then(|ino| core.slot(Ino(ino))) {
-                relieve(core, guard, inode);
+                free_deferred_blocks(core, guard, inode);
             }
         }
         pause(waited);
@@ -249,9 +249,8 @@ impl Wait {
     }
 }
 
-/// Frees the blocks of this file that waited for readers that are done, for a call on any file that needs
-/// space.
-pub fn relieve(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+/// Frees the blocks of this file that waited for readers which have ended. For a call, on any file, that needs space.
+pub fn free_deferred_blocks(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     inode.volatile.pins.turn();
     come_for(core, guard, inode);
 }

@@ -1,6 +1,6 @@
 //! Owners of a log chain, and what other lanes see of it.
 
-use super::rig::{Rig, model, spawn};
+use super::fixture::{Fixture, model, spawn};
 use crate::format::page::{PageHeader, next_pos};
 use crate::format::pointer::{self, PointerLocation};
 use crate::ids::{BlockNo, Extent};
@@ -21,9 +21,9 @@ unsafe impl Send for Records {}
 #[test]
 fn a_chain_has_one_owner_who_sees_what_the_last_one_did() {
     model(2, || {
-        let rig = Rig::new();
+        let fixture = Fixture::new();
         let records = Arc::new(Records(std::array::from_fn(|_| UnsafeCell::new(0))));
-        let work = |mut worker: super::rig::Worker, records: Arc<Records>| {
+        let work = |mut worker: super::fixture::Worker, records: Arc<Records>| {
             move || {
                 for _ in 0..2 {
                     worker.with(|core, guard, file| {
@@ -35,14 +35,14 @@ fn a_chain_has_one_owner_who_sees_what_the_last_one_did() {
                 }
             }
         };
-        let thread = spawn(work(rig.worker(1), records.clone()));
-        work(rig.worker(2), records.clone())();
+        let thread = spawn(work(fixture.worker(1), records.clone()));
+        work(fixture.worker(2), records.clone())();
         thread.join().unwrap();
         // SAFETY: the other thread has ended.
         let total: u32 = records.0.iter().map(|c| c.with(|count| unsafe { *count })).sum();
         assert_eq!(total, 4);
         // A load of an owner may be stale, and cause one chain too many. But chain numbers have no gap.
-        let chains: Vec<u32> = chain::existing(rig.core(), rig.file()).map(|c| c.number()).collect();
+        let chains: Vec<u32> = chain::existing(fixture.core(), fixture.file()).map(|c| c.number()).collect();
         assert!([0, 1, 2].starts_with(&chains), "{chains:?}");
     });
 }
@@ -52,10 +52,10 @@ fn a_chain_has_one_owner_who_sees_what_the_last_one_did() {
 #[test]
 fn an_idle_chain_may_be_cleaned_by_another_thread() {
     model(2, || {
-        let rig = Rig::new();
+        let fixture = Fixture::new();
         let records = Arc::new(Records(std::array::from_fn(|_| UnsafeCell::new(0))));
-        let (mut keeper, mut cleaner) = (rig.worker(1), rig.worker(2));
-        let using = |worker: &mut super::rig::Worker, records: &Records| {
+        let (mut keeper, mut cleaner) = (fixture.worker(1), fixture.worker(2));
+        let using = |worker: &mut super::fixture::Worker, records: &Records| {
             worker.with(|core, guard, file| {
                 let number = chain::lease(core, guard, file).unwrap().number();
                 // SAFETY: loom checks it.
@@ -81,18 +81,19 @@ fn an_idle_chain_may_be_cleaned_by_another_thread() {
 #[test]
 fn two_first_writers_get_chains_of_their_own() {
     model(1, || {
-        let rig = Rig::new();
-        let (mut first, mut second) = (rig.worker(1), rig.worker(2));
+        let fixture = Fixture::new();
+        let (mut first, mut second) = (fixture.worker(1), fixture.worker(2));
         let thread = spawn(move || {
             second.write(1, 1, 2);
             second.leave();
         });
         first.write(0, 1, 1);
         thread.join().unwrap();
-        assert_eq!(rig.worker(3).read(0, 2), [1, 2]);
-        let heads: Vec<_> = chain::existing(rig.core(), rig.file()).filter_map(|c| c.head()).collect();
+        assert_eq!(fixture.worker(3).read(0, 2), [1, 2]);
+        let heads: Vec<_> =
+            chain::existing(fixture.core(), fixture.file()).filter_map(|c| c.head()).collect();
         assert!(heads.len() == 1 || heads[0] != heads[1], "two chains with one page: {heads:?}");
-        for chain in chain::existing(rig.core(), rig.file()) {
+        for chain in chain::existing(fixture.core(), fixture.file()) {
             assert_eq!(chain.oldest(), chain.head());
         }
     });
@@ -104,10 +105,16 @@ fn two_first_writers_get_chains_of_their_own() {
 #[test]
 fn a_first_pages_era_is_never_that_of_its_next_use() {
     model(3, || {
-        let rig = Rig::new();
-        let (mut cleaner, looker) = (rig.worker(1), rig.clone());
-        let header =
-            |era: u64| PageHeader { owner: rig.file().id(), epoch: 1, lane: 1, serial: era, chain: 0, era };
+        let fixture = Fixture::new();
+        let (mut cleaner, looker) = (fixture.worker(1), fixture.clone());
+        let header = |era: u64| PageHeader {
+            owner: fixture.file().id(),
+            epoch: 1,
+            lane: 1,
+            serial: era,
+            chain: 0,
+            era,
+        };
         let pages = cleaner.take(2);
         let pages: Vec<BlockNo> = pages.iter().flat_map(|e| (0..e.count).map(|n| e.block.plus(n))).collect();
         let [first, second] = pages[..] else { panic!("two blocks") };

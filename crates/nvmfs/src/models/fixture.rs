@@ -65,7 +65,7 @@ pub fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> loom:
 
 /// A mount of the model, with the number of blocks that were free for data at first.
 #[derive(Clone)]
-pub struct Rig(Arc<Core>, u64);
+pub struct Fixture(Arc<Core>, u64);
 
 /// A thread's lane.
 pub struct Worker {
@@ -75,14 +75,14 @@ pub struct Worker {
     scratch: Scratch,
 }
 
-impl Rig {
+impl Fixture {
     /// An empty file, all space free.
-    pub fn new() -> Rig {
-        Rig::with_free(FREE)
+    pub fn new() -> Fixture {
+        Fixture::with_free(FREE)
     }
 
     /// As above, with so many blocks for data.
-    pub fn with_free(blocks: u64) -> Rig {
+    pub fn with_free(blocks: u64) -> Fixture {
         let region = Region::anonymous(BLOCKS * PAGE);
         let arena = Arc::new(Arena::private(1 << 20).unwrap());
         let variant = Variant::Heddle;
@@ -112,7 +112,7 @@ impl Rig {
         };
         file.volatile.be_born(&birth);
         file.volatile.nlink.store(1, Relaxed); // ORDERING: Relaxed, no other thread is there yet.
-        Rig(Arc::new(core), blocks)
+        Fixture(Arc::new(core), blocks)
     }
 
     pub fn core(&self) -> &Core {

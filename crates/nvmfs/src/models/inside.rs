@@ -1,7 +1,7 @@
 //! Threads inside a call, for an unmount, and for a lane that is out of space and reclaims from idle ones. The
 //! kernel's barrier (membarrier) is a fence on both sides here.
 
-use super::rig::{Rig, Worker, model, spawn};
+use super::fixture::{Fixture, Worker, model, spawn};
 use crate::alloc::reclaim::reclaim_from_lanes;
 use crate::upkeep::settle;
 use loom::cell::UnsafeCell;
@@ -25,13 +25,13 @@ impl Guarded {
 #[test]
 fn no_call_goes_on_when_the_file_system_has_ended() {
     model(2, || {
-        let rig = Rig::new();
-        let mut worker = rig.worker(1);
+        let fixture = Fixture::new();
+        let mut worker = fixture.worker(1);
         worker.equip();
         let kept = Arc::new(Guarded(UnsafeCell::new(0)));
         let inside = kept.clone();
         let thread = spawn(move || (0..2).filter_map(|_| worker.call(|_, _| inside.touch())).count());
-        assert!(settle::end(rig.core(), None).is_ok());
+        assert!(settle::end(fixture.core(), None).is_ok());
         // Stands for marking the image clean and unmapping it.
         kept.touch();
         let calls = thread.join().unwrap();
@@ -42,14 +42,14 @@ fn no_call_goes_on_when_the_file_system_has_ended() {
 
 /// A lane that keeps blocks, and lanes that need them. (`Lane::own` checks that no two use one lane's own
 /// part at the same time.)
-fn ready() -> (Rig, Worker, Worker, Worker) {
-    let rig = Rig::new();
-    let mut workers = [1, 2, 3].map(|id| rig.worker(id));
+fn ready() -> (Fixture, Worker, Worker, Worker) {
+    let fixture = Fixture::new();
+    let mut workers = [1, 2, 3].map(|id| fixture.worker(id));
     workers.iter_mut().for_each(Worker::equip);
     let [mut owner, reclaimer, other] = workers;
     let kept = owner.take(1);
     owner.give(kept);
-    (rig, owner, reclaimer, other)
+    (fixture, owner, reclaimer, other)
 }
 
 /// A call that uses the blocks of its lane.
@@ -75,21 +75,21 @@ fn reclaims(worker: &mut Worker, times: u32) {
     }
 }
 
-fn is_all_there(rig: &Rig, workers: Vec<Worker>) {
+fn is_all_there(fixture: &Fixture, workers: Vec<Worker>) {
     workers.into_iter().for_each(Worker::leave);
-    assert_eq!(rig.free(), rig.total(), "blocks were lost, or have two owners");
+    assert_eq!(fixture.free(), fixture.total(), "blocks were lost, or have two owners");
 }
 
 #[test]
 fn a_lane_that_is_reclaimed_is_its_owners_or_the_reclaimers() {
     model(3, || {
-        let (rig, mut owner, mut reclaimer, other) = ready();
+        let (fixture, mut owner, mut reclaimer, other) = ready();
         let thread = spawn(move || {
             reclaims(&mut reclaimer, 1);
             reclaimer
         });
         works(&mut owner);
-        is_all_there(&rig, vec![owner, thread.join().unwrap(), other]);
+        is_all_there(&fixture, vec![owner, thread.join().unwrap(), other]);
     });
 }
 
@@ -97,13 +97,13 @@ fn a_lane_that_is_reclaimed_is_its_owners_or_the_reclaimers() {
 #[test]
 fn a_reclaimer_that_comes_again_is_not_taken_for_the_last_one() {
     model(3, || {
-        let (rig, mut owner, mut reclaimer, other) = ready();
+        let (fixture, mut owner, mut reclaimer, other) = ready();
         let thread = spawn(move || {
             reclaims(&mut reclaimer, 2);
             reclaimer
         });
         owner.call(|_, _| ());
-        is_all_there(&rig, vec![owner, thread.join().unwrap(), other]);
+        is_all_there(&fixture, vec![owner, thread.join().unwrap(), other]);
     });
 }
 
@@ -111,13 +111,13 @@ fn a_reclaimer_that_comes_again_is_not_taken_for_the_last_one() {
 #[test]
 fn of_two_reclaimers_one_has_the_lane() {
     model(2, || {
-        let (rig, mut owner, mut reclaimer, mut other) = ready();
+        let (fixture, mut owner, mut reclaimer, mut other) = ready();
         let thread = spawn(move || {
             reclaims(&mut reclaimer, 1);
             reclaimer
         });
         reclaims(&mut other, 1);
         owner.call(|_, _| ());
-        is_all_there(&rig, vec![owner, thread.join().unwrap(), other]);
+        is_all_there(&fixture, vec![owner, thread.join().unwrap(), other]);
     });
 }

@@ -1,7 +1,7 @@
 //! The two small locks: one holder at a time, each sees the last holder's stores, and no thread sleeps for
 //! ever (loom reports the deadlock).
 
-use super::rig::model;
+use super::fixture::model;
 use crate::state::latch::{Latch, Spin};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

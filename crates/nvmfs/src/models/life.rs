@@ -1,7 +1,7 @@
 //! The death of an inode: its last name and its last handle may go at the same time, while another thread
 //! opens it (D23).
 
-use super::rig::{FILE, Rig, Worker, model, spawn};
+use super::fixture::{FILE, Fixture, Worker, model, spawn};
 use crate::names::life;
 use crate::state::living::lives_on;
 use crate::state::opens;
@@ -27,43 +27,43 @@ fn visit(worker: &mut Worker) {
 }
 
 /// A written file, its writer's lane, and lanes that may open it.
-fn ready() -> (Rig, Worker, Worker, Worker) {
-    let rig = Rig::new();
-    let mut workers = [1, 2, 3].map(|id| rig.worker(id));
+fn ready() -> (Fixture, Worker, Worker, Worker) {
+    let fixture = Fixture::new();
+    let mut workers = [1, 2, 3].map(|id| fixture.worker(id));
     workers.iter_mut().for_each(Worker::equip);
     let [mut first, second, third] = workers;
     first.write(0, 1, 1);
-    (rig, first, second, third)
+    (fixture, first, second, third)
 }
 
 /// Asserts that no inode is in the slot and that all blocks are free. A block that is freed twice panics by
 /// itself.
-fn is_ended(rig: &Rig, workers: Vec<Worker>) {
-    assert_eq!(rig.file().volatile.generation(), 0, "nobody ended it");
+fn is_ended(fixture: &Fixture, workers: Vec<Worker>) {
+    assert_eq!(fixture.file().volatile.generation(), 0, "nobody ended it");
     // ORDERING: Relaxed, the other threads have been joined.
-    assert_eq!(rig.file().volatile.opens.load(Relaxed), 0, "handles are counted of nothing");
+    assert_eq!(fixture.file().volatile.opens.load(Relaxed), 0, "handles are counted of nothing");
     workers.into_iter().for_each(Worker::leave);
-    assert_eq!(rig.free(), rig.total(), "blocks of a dead file");
+    assert_eq!(fixture.free(), fixture.total(), "blocks of a dead file");
 }
 
 #[test]
 fn an_opener_gets_a_living_file_or_none() {
     model(2, || {
-        let (rig, mut first, mut second, third) = ready();
+        let (fixture, mut first, mut second, third) = ready();
         let thread = spawn(move || {
             visit(&mut second);
             second
         });
         unlink(&mut first);
         let second = thread.join().unwrap();
-        is_ended(&rig, vec![first, second, third]);
+        is_ended(&fixture, vec![first, second, third]);
     });
 }
 
 #[test]
 fn of_the_last_name_and_the_last_handles_one_ends_the_file() {
     model(1, || {
-        let (rig, mut first, mut second, mut third) = ready();
+        let (fixture, mut first, mut second, mut third) = ready();
         for worker in [&mut second, &mut third] {
             worker.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
         }
@@ -77,7 +77,7 @@ fn of_the_last_name_and_the_last_handles_one_ends_the_file() {
         unlink(&mut first);
         let mut workers: Vec<Worker> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         workers.push(first);
-        is_ended(&rig, workers);
+        is_ended(&fixture, workers);
     });
 }
 
@@ -85,7 +85,7 @@ fn of_the_last_name_and_the_last_handles_one_ends_the_file() {
 #[test]
 fn a_handle_that_another_lane_closes_is_still_one_handle() {
     model(2, || {
-        let (rig, mut first, mut second, mut third) = ready();
+        let (fixture, mut first, mut second, mut third) = ready();
         second.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
         let thread = spawn(move || {
             third.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
@@ -93,9 +93,9 @@ fn a_handle_that_another_lane_closes_is_still_one_handle() {
         });
         unlink(&mut first);
         let third = thread.join().unwrap();
-        assert_eq!(rig.file().volatile.generation(), 0, "nobody ended it");
+        assert_eq!(fixture.file().volatile.generation(), 0, "nobody ended it");
         [first, second, third].into_iter().for_each(Worker::leave);
-        assert_eq!(rig.free(), rig.total());
+        assert_eq!(fixture.free(), fixture.total());
     });
 }
 
@@ -116,14 +116,18 @@ fn moving(mut second: Worker) -> JoinHandle<Worker> {
 #[test]
 fn a_handle_that_moves_keeps_its_file() {
     model(2, || {
-        let (rig, mut first, mut second, mut third) = ready();
+        let (fixture, mut first, mut second, mut third) = ready();
         second.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
         let thread = moving(second);
         unlink(&mut first);
         let second = thread.join().unwrap();
-        assert_eq!(rig.file().volatile.generation(), GENERATION, "the file was ended under an open handle");
+        assert_eq!(
+            fixture.file().volatile.generation(),
+            GENERATION,
+            "the file was ended under an open handle"
+        );
         third.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
-        is_ended(&rig, vec![first, second, third]);
+        is_ended(&fixture, vec![first, second, third]);
     });
 }
 
@@ -131,13 +135,13 @@ fn a_handle_that_moves_keeps_its_file() {
 #[test]
 fn a_handle_that_moves_is_found_by_who_closes_it() {
     model(2, || {
-        let (rig, mut first, mut second, third) = ready();
+        let (fixture, mut first, mut second, third) = ready();
         second.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
         let thread = moving(second);
         first.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
         let second = thread.join().unwrap();
         unlink(&mut first);
-        is_ended(&rig, vec![first, second, third]);
+        is_ended(&fixture, vec![first, second, third]);
     });
 }
 
@@ -146,7 +150,7 @@ fn a_handle_that_moves_is_found_by_who_closes_it() {
 #[test]
 fn an_open_file_is_never_stale_for_who_looks() {
     model(2, || {
-        let (rig, mut first, mut second, third) = ready();
+        let (fixture, mut first, mut second, third) = ready();
         for worker in [&mut first, &mut second] {
             worker.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
         }
@@ -155,10 +159,10 @@ fn an_open_file_is_never_stale_for_who_looks() {
             second.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
             second
         });
-        assert!(rig.core().inode(FILE).is_ok(), "a file that is open is stale");
+        assert!(fixture.core().inode(FILE).is_ok(), "a file that is open is stale");
         let second = thread.join().unwrap();
         first.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
-        is_ended(&rig, vec![first, second, third]);
+        is_ended(&fixture, vec![first, second, third]);
     });
 }
 
@@ -167,16 +171,16 @@ fn an_open_file_is_never_stale_for_who_looks() {
 #[test]
 fn who_looks_at_a_file_that_ends_gets_an_answer() {
     model(2, || {
-        let (rig, mut first, mut second, third) = ready();
+        let (fixture, mut first, mut second, third) = ready();
         second.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
         unlink(&mut first);
         let thread = spawn(move || {
             second.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
             second
         });
-        let _either = rig.core().inode(FILE).is_ok();
+        let _either = fixture.core().inode(FILE).is_ok();
         let second = thread.join().unwrap();
-        assert!(rig.core().inode(FILE).is_err(), "a file that has ended is there");
-        is_ended(&rig, vec![first, second, third]);
+        assert!(fixture.core().inode(FILE).is_err(), "a file that has ended is there");
+        is_ended(&fixture, vec![first, second, third]);
     });
 }

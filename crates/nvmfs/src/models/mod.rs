@@ -13,6 +13,7 @@
 //! Run: `cargo xtask loom`
 
 mod chains;
+mod fixture;
 mod inside;
 mod latch;
 mod life;
@@ -20,7 +21,6 @@ mod names;
 mod pages;
 mod plants;
 mod resize;
-mod rig;
 mod slots;
 mod space;
 mod succession;

@@ -3,7 +3,7 @@
 //! No entry is removed here: its memory may be reused at once. A late reader's load of it is harmless because
 //! of the bucket's word, but a data race for loom and for the language.
 
-use super::rig::{Rig, Worker, model, spawn};
+use super::fixture::{Fixture, Worker, model, spawn};
 use crate::ids::{InodeId, Version};
 use crate::names::bucket::Named;
 use crate::names::table::{self, Crowded};
@@ -32,12 +32,12 @@ pub fn make_dir(worker: &mut Worker, ino: Ino, names: usize) {
 }
 
 /// A directory without names, of one bucket.
-fn ready() -> (Rig, Worker, Worker) {
-    let rig = Rig::new();
-    let mut changer = rig.worker(1);
+fn ready() -> (Fixture, Worker, Worker) {
+    let fixture = Fixture::new();
+    let mut changer = fixture.worker(1);
     make_dir(&mut changer, DIR, 1);
-    let other = rig.worker(2);
-    (rig, changer, other)
+    let other = fixture.worker(2);
+    (fixture, changer, other)
 }
 
 /// Changes the meaning of a name to number `n`, with the bucket's next version.

@@ -1,17 +1,17 @@
 //! Cells, the lane's state word, and the reader's double collect.
 
-use super::rig::{Rig, model, spawn};
+use super::fixture::{Fixture, model, spawn};
 use crate::file::cells::{lock_cell, wake};
 
 /// Three writes: the third goes to the block that the first replaced (D15), which a reader may be copying.
 #[test]
 fn a_page_is_read_whole_while_its_block_is_reused() {
     model(1, || {
-        let rig = Rig::new();
-        let mut writer = rig.worker(1);
+        let fixture = Fixture::new();
+        let mut writer = fixture.worker(1);
         writer.write(0, 1, 1);
         writer.write(0, 1, 2);
-        let mut reader = rig.worker(2);
+        let mut reader = fixture.worker(2);
         let thread = spawn(move || (3..6).for_each(|value| writer.write(0, 1, value)));
         let seen = reader.read(0, 1);
         assert!((2..6).contains(&seen[0]), "read {seen:?}");
@@ -23,10 +23,10 @@ fn a_page_is_read_whole_while_its_block_is_reused() {
 #[test]
 fn of_two_reads_the_later_sees_no_older_page() {
     model(1, || {
-        let rig = Rig::new();
-        let mut writer = rig.worker(1);
+        let fixture = Fixture::new();
+        let mut writer = fixture.worker(1);
         writer.write(0, 1, 1);
-        let mut reader = rig.worker(2);
+        let mut reader = fixture.worker(2);
         let thread = spawn(move || (2..4).for_each(|value| writer.write(0, 1, value)));
         let (first, second) = (reader.read(0, 1)[0], reader.read(0, 1)[0]);
         assert!(first <= second, "read {first}, then {second}");
@@ -39,11 +39,11 @@ fn of_two_reads_the_later_sees_no_older_page() {
 #[test]
 fn two_pages_are_read_whole_while_their_blocks_are_reused() {
     model(1, || {
-        let rig = Rig::with_free(5);
-        let mut writer = rig.worker(1);
+        let fixture = Fixture::with_free(5);
+        let mut writer = fixture.worker(1);
         writer.write(0, 2, 1);
         writer.write(0, 2, 2);
-        let mut reader = rig.worker(2);
+        let mut reader = fixture.worker(2);
         assert_eq!(reader.read(0, 2), [2, 2]);
         let thread = spawn(move || (3..5).for_each(|value| writer.write(0, 2, value)));
         let seen = reader.read(0, 2);
@@ -55,10 +55,10 @@ fn two_pages_are_read_whole_while_their_blocks_are_reused() {
 #[test]
 fn two_pages_written_by_one_call_are_never_seen_apart() {
     model(2, || {
-        let rig = Rig::new();
-        let mut writer = rig.worker(1);
+        let fixture = Fixture::new();
+        let mut writer = fixture.worker(1);
         writer.write(0, 2, 1);
-        let mut reader = rig.worker(2);
+        let mut reader = fixture.worker(2);
         let thread = spawn(move || writer.write(0, 2, 2));
         let seen = reader.read(0, 2);
         assert!(seen == [1, 1] || seen == [2, 2], "read {seen:?}");
@@ -72,10 +72,10 @@ fn two_pages_written_by_one_call_are_never_seen_apart() {
 #[test]
 fn a_later_write_is_never_seen_without_the_earlier_one() {
     model(2, || {
-        let rig = Rig::new();
-        let mut writer = rig.worker(1);
+        let fixture = Fixture::new();
+        let mut writer = fixture.worker(1);
         writer.write(0, 2, 1);
-        let mut reader = rig.worker(2);
+        let mut reader = fixture.worker(2);
         let thread = spawn(move || {
             writer.write(0, 1, 2);
             writer.write(1, 1, 2);
@@ -89,22 +89,24 @@ fn a_later_write_is_never_seen_without_the_earlier_one() {
 #[test]
 fn overlapping_writers_take_turns_and_both_end() {
     model(2, || {
-        let rig = Rig::new();
-        let mut first = rig.worker(1);
+        let fixture = Fixture::new();
+        let mut first = fixture.worker(1);
         first.write(0, 3, 1);
-        let mut second = rig.worker(2);
+        let mut second = fixture.worker(2);
         let thread = spawn(move || {
             second.write(1, 2, 3);
             second
         });
         first.write(0, 2, 2);
         let second = thread.join().unwrap();
-        let seen = rig.worker(3).read(0, 3);
+        let seen = fixture.worker(3).read(0, 3);
         assert!(seen == [2, 2, 3] || seen == [2, 3, 3], "read {seen:?}");
         // Each freed exactly what it replaced: a block that is freed twice panics.
-        [first, second].into_iter().for_each(super::rig::Worker::leave);
-        let logs = crate::log::chain::existing(rig.core(), rig.file()).filter(|c| c.head().is_some()).count();
-        assert_eq!(rig.free() + 3 + logs as u64, rig.total());
+        [first, second].into_iter().for_each(super::fixture::Worker::leave);
+        let logs = crate::log::chain::existing(fixture.core(), fixture.file())
+            .filter(|c| c.head().is_some())
+            .count();
+        assert_eq!(fixture.free() + 3 + logs as u64, fixture.total());
     });
 }
 
@@ -112,10 +114,10 @@ fn overlapping_writers_take_turns_and_both_end() {
 #[ignore = "takes minutes: cargo xtask loom -- --include-ignored"]
 fn two_writers_and_a_reader_of_one_page_all_end() {
     model(1, || {
-        let rig = Rig::new();
-        let mut first = rig.worker(1);
+        let fixture = Fixture::new();
+        let mut first = fixture.worker(1);
         first.write(0, 1, 1);
-        let (mut second, mut third) = (rig.worker(2), rig.worker(3));
+        let (mut second, mut third) = (fixture.worker(2), fixture.worker(3));
         // A lane's first write to a file takes a chain; that is modelled elsewhere.
         second.write(1, 1, 1);
         let threads = [
@@ -132,8 +134,8 @@ fn two_writers_and_a_reader_of_one_page_all_end() {
 #[test]
 fn a_waiter_is_woken_though_the_holder_locks_the_cell_again() {
     model(3, || {
-        let rig = Rig::new();
-        let visit = |worker: &mut super::rig::Worker| {
+        let fixture = Fixture::new();
+        let visit = |worker: &mut super::fixture::Worker| {
             worker.with(|core, guard, file| {
                 let cell = &file.volatile.index().inline[0];
                 let version = lock_cell(core, cell, guard.id);
@@ -142,7 +144,7 @@ fn a_waiter_is_woken_though_the_holder_locks_the_cell_again() {
                 }
             });
         };
-        let (mut holder, mut waiter) = (rig.worker(1), rig.worker(2));
+        let (mut holder, mut waiter) = (fixture.worker(1), fixture.worker(2));
         let thread = spawn(move || visit(&mut waiter));
         visit(&mut holder);
         visit(&mut holder);
@@ -154,14 +156,14 @@ fn a_waiter_is_woken_though_the_holder_locks_the_cell_again() {
 #[test]
 fn writers_who_grow_the_index_at_once_find_each_others_pages() {
     model(2, || {
-        let rig = Rig::new();
-        let (mut first, mut second) = (rig.worker(1), rig.worker(2));
+        let fixture = Fixture::new();
+        let (mut first, mut second) = (fixture.worker(1), fixture.worker(2));
         first.write(0, 1, 1);
         second.write(1, 1, 1);
-        rig.file().volatile.set_size(8 * super::rig::PAGE);
+        fixture.file().volatile.set_size(8 * super::fixture::PAGE);
         let thread = spawn(move || second.write(6, 1, 3));
         first.write(5, 1, 2);
         thread.join().unwrap();
-        assert_eq!(rig.worker(3).read(4, 4), [0, 2, 3, 0]);
+        assert_eq!(fixture.worker(3).read(4, 4), [0, 2, 3, 0]);
     });
 }

@@ -7,13 +7,13 @@
 //! The fault is planted by source position (`heddle_arena::sync::plant`): the engine's source has no switch
 //! for it.
 
-use super::rig::PREEMPTIONS;
-use heddle_arena::sync::plant::{Plant, all_are_seen};
+use super::fixture::PREEMPTIONS;
+use heddle_arena::sync::plant::{FaultCase, all_are_seen};
 
 /// Faults that one model sees.
 macro_rules! plants {
     ($model:literal: $($file:literal, $after:literal, $access:literal => $fault:literal;)*) => {
-        &[$(Plant {
+        &[$(FaultCase {
             test: concat!("models::", $model),
             file: concat!("nvmfs/src/", $file),
             source: include_str!(concat!("../", $file)),
@@ -24,11 +24,11 @@ macro_rules! plants {
     };
 }
 
-const PLANTS: &[&[Plant]] = &[
+const PLANTS: &[&[FaultCase]] = &[
     plants! { "pages::a_page_is_read_whole_while_its_block_is_reused":
         "state/cell.rs", "pub fn lock_version(", ".load(Acquire)" => "relaxed";
         "file/read.rs", "fn read_page(", "fence(Acquire)" => "skip";
-        "models/rig.rs", "pub fn write(", "plant::here()" => "skip";
+        "models/fixture.rs", "pub fn write(", "plant::here()" => "skip";
     },
     plants! { "pages::two_pages_are_read_whole_while_their_blocks_are_reused":
         "file/read.rs", "fn read_once(", "fence(Acquire)" => "skip";
@@ -53,10 +53,10 @@ const PLANTS: &[&[Plant]] = &[
     plants! { "resize::the_bytes_of_an_append_are_there_when_its_size_is":
         "state/inode.rs", "pub fn set_size(", ".store(size" => "relaxed";
     },
-    plants! { "space::a_pinned_reader_copies_in_peace":
+    plants! { "space::a_block_is_not_reused_while_a_pinned_reader_copies_it":
         "file/deferred.rs", "pub fn free_replaced(", "pins.now(" => "keep=0";
     },
-    plants! { "space::a_pinned_reader_copies_in_peace_while_others_come_and_go":
+    plants! { "space::a_pinned_block_is_not_reused_while_other_readers_pin_and_unpin":
         "file/deferred.rs", "fn drain(", "pins.now(" => "keep=0";
     },
     plants! { "space::no_block_has_two_owners_and_none_is_lost":
@@ -134,7 +134,7 @@ const PLANTS: &[&[Plant]] = &[
     plants! { "tables::a_late_locker_changes_no_other_directory":
         "names/bucket.rs", "pub fn kill(", "self.word.store(DEAD" => "skip";
     },
-    plants! { "space::a_pinned_reader_copies_in_peace_while_another_files_writer_needs_space":
+    plants! { "space::a_pinned_block_is_not_reused_while_another_lane_needs_space":
         "file/deferred.rs", "pub fn free_replaced(", "pins.now(" => "keep=0";
     },
 ];

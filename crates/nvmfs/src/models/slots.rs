@@ -1,6 +1,6 @@
 //! Inode slots: held by a lane, handed out, returned; and chunks that are made and freed.
 
-use super::rig::{Rig, Worker, model, spawn};
+use super::fixture::{Fixture, Worker, model, spawn};
 use crate::alloc::itable;
 use crate::format::inode::CHUNK_INODES;
 use crate::format::layout::chunk_of;
@@ -21,10 +21,10 @@ unsafe impl Sync for Slots {}
 unsafe impl Send for Slots {}
 
 /// The file's chunk has two free slots, a second chunk has only free slots.
-fn ready() -> (Rig, Arc<Slots>, [Worker; 2]) {
-    let rig = Rig::new();
-    let core = rig.core();
-    let mut workers = [1, 2].map(|id| rig.worker(id));
+fn ready() -> (Fixture, Arc<Slots>, [Worker; 2]) {
+    let fixture = Fixture::new();
+    let core = fixture.core();
+    let mut workers = [1, 2].map(|id| fixture.worker(id));
     let block = workers[0].take(1)[0].block;
     itable::add_chunk(core, 1, block).unwrap();
     itable::set_chunk_count(core, 2);
@@ -32,14 +32,14 @@ fn ready() -> (Rig, Arc<Slots>, [Worker; 2]) {
     core.free_slots(0).store(0b011, Relaxed);
     core.free_slots(1).store(crate::state::lane::slots::ALL_FREE, Relaxed);
     let slots = (0..CHUNKS * CHUNK_INODES).map(|_| UnsafeCell::new(0)).collect();
-    (rig, Arc::new(Slots(slots)), workers)
+    (fixture, Arc::new(Slots(slots)), workers)
 }
 
 /// Makes an inode and frees it.
 fn makes_one(worker: &mut Worker, slots: &Slots) {
     worker.with(|core, guard, _| {
         let ino = itable::take(core, guard).unwrap().ino;
-        assert!(ino != super::rig::FILE && chunk_of(ino).0 < CHUNKS);
+        assert!(ino != super::fixture::FILE && chunk_of(ino).0 < CHUNKS);
         // SAFETY: loom checks it.
         slots.0[ino.0 as usize].with_mut(|n| unsafe { *n += 1 });
         // No thread may free the chunk meanwhile: its block belongs to this inode.
@@ -55,12 +55,12 @@ fn gives_all_back(worker: &mut Worker) {
 }
 
 /// Asserts that no slot and no block is lost: a chunk exists with all its slots, or its block is free.
-fn is_all_there(rig: &Rig, workers: [Worker; 2]) {
+fn is_all_there(fixture: &Fixture, workers: [Worker; 2]) {
     workers.into_iter().for_each(|mut worker| {
         gives_all_back(&mut worker);
         worker.leave();
     });
-    let core = rig.core();
+    let core = fixture.core();
     // ORDERING: Relaxed throughout, the other threads have been joined.
     assert_eq!(core.free_slots(0).load(Relaxed), 0b011, "slots of the first chunk");
     let there = |n: &u64| {
@@ -74,13 +74,13 @@ fn is_all_there(rig: &Rig, workers: [Worker; 2]) {
             "slots of chunk {n}"
         );
     }
-    assert_eq!(rig.free() + chunks.len() as u64, rig.total(), "blocks of chunks");
+    assert_eq!(fixture.free() + chunks.len() as u64, fixture.total(), "blocks of chunks");
 }
 
 #[test]
 fn no_slot_has_two_owners_and_none_is_lost() {
     model(2, || {
-        let (rig, slots, [mut first, mut second]) = ready();
+        let (fixture, slots, [mut first, mut second]) = ready();
         let marks = slots.clone();
         let thread = spawn(move || {
             makes_one(&mut second, &marks);
@@ -91,7 +91,7 @@ fn no_slot_has_two_owners_and_none_is_lost() {
         makes_one(&mut first, &slots);
         gives_all_back(&mut first);
         makes_one(&mut first, &slots);
-        is_all_there(&rig, [first, thread.join().unwrap()]);
+        is_all_there(&fixture, [first, thread.join().unwrap()]);
     });
 }
 
@@ -99,9 +99,9 @@ fn no_slot_has_two_owners_and_none_is_lost() {
 #[test]
 fn a_chunk_is_taken_away_whole_or_stays() {
     model(3, || {
-        let (rig, slots, [mut maker, mut taker]) = ready();
+        let (fixture, slots, [mut maker, mut taker]) = ready();
         // Other lanes hold the slots beside the file's: so the next inode goes to the second chunk.
-        let core = rig.core();
+        let core = fixture.core();
         core.free_slots(0).store(0, Relaxed); // ORDERING: Relaxed, no other thread is there yet.
         let thread = spawn(move || {
             taker.with(|core, guard, _| _ = itable::give_chunks_back(core, guard.own));
@@ -115,6 +115,6 @@ fn a_chunk_is_taken_away_whole_or_stays() {
         gives_all_back(&mut maker);
         let taker = thread.join().unwrap();
         core.free_slots(0).store(0b011, Relaxed); // ORDERING: Relaxed, no other thread is there any more.
-        is_all_there(&rig, [maker, taker]);
+        is_all_there(&fixture, [maker, taker]);
     });
 }

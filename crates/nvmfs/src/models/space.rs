@@ -1,19 +1,19 @@
 //! Blocks: pins against reuse, and no block handed out twice or lost.
 
-use super::rig::{PAGE, Rig, Worker, model, spawn, values};
-use crate::file::deferred::{relieve, unpin};
+use super::fixture::{Fixture, PAGE, Worker, model, spawn, values};
+use crate::file::deferred::{free_deferred_blocks, unpin};
 use crate::file::read::read_pinned;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A pinned reader copies without validation: no block that it took from a cell may be written meanwhile.
+/// A pinned reader does not collect the cells again after its copy. So no block whose number it has from a cell may be reused meanwhile.
 #[test]
-fn a_pinned_reader_copies_in_peace() {
+fn a_block_is_not_reused_while_a_pinned_reader_copies_it() {
     model(2, || {
-        let rig = Rig::new();
-        let mut writer = rig.worker(1);
+        let fixture = Fixture::new();
+        let mut writer = fixture.worker(1);
         writer.write(0, 1, 1);
         writer.write(0, 1, 2);
-        let mut reader = rig.worker(2);
+        let mut reader = fixture.worker(2);
         let thread = spawn(move || (3..6).for_each(|value| writer.write(0, 1, value)));
         let mut data = vec![0xee; PAGE as usize];
         reader.with(|core, guard, file| read_pinned(core, guard, file, 0, &mut data)).unwrap();
@@ -23,14 +23,14 @@ fn a_pinned_reader_copies_in_peace() {
     });
 }
 
-/// The same, while pins of other readers begin and end, so that phases turn.
+/// As above, while pins of other readers begin and end, so that the phase changes.
 #[test]
-fn a_pinned_reader_copies_in_peace_while_others_come_and_go() {
+fn a_pinned_block_is_not_reused_while_other_readers_pin_and_unpin() {
     model(2, || {
-        let rig = Rig::new();
-        let mut writer = rig.worker(1);
+        let fixture = Fixture::new();
+        let mut writer = fixture.worker(1);
         writer.write(0, 1, 1);
-        let (mut reader, mut other) = (rig.worker(2), rig.worker(3));
+        let (mut reader, mut other) = (fixture.worker(2), fixture.worker(3));
         let threads = [
             spawn(move || (2..4).for_each(|value| writer.write(0, 1, value))),
             spawn(move || (0..2).for_each(|_| pin_and_unpin(&mut other))),
@@ -43,18 +43,18 @@ fn a_pinned_reader_copies_in_peace_while_others_come_and_go() {
     });
 }
 
-/// The same, while a lane that needs space, as for another file, frees the waiting blocks and reuses them.
+/// As above, while another lane, which needs space, frees the file's waiting blocks and reuses them.
 #[test]
-fn a_pinned_reader_copies_in_peace_while_another_files_writer_needs_space() {
+fn a_pinned_block_is_not_reused_while_another_lane_needs_space() {
     model(1, || {
-        let rig = Rig::with_free(3);
-        let mut writer = rig.worker(1);
+        let fixture = Fixture::with_free(3);
+        let mut writer = fixture.worker(1);
         writer.write(0, 1, 1);
-        let (mut reader, mut other) = (rig.worker(2), rig.worker(3));
+        let (mut reader, mut other) = (fixture.worker(2), fixture.worker(3));
         let thread = spawn(move || {
             writer.write(0, 1, 2);
             writer.leave();
-            other.with(relieve);
+            other.with(free_deferred_blocks);
             let found = other.try_take(1);
             other.mark(&found);
             other.give(found);
@@ -67,8 +67,12 @@ fn a_pinned_reader_copies_in_peace_while_another_files_writer_needs_space() {
         reader.leave();
         thread.join().unwrap();
         // ORDERING: Relaxed, the other threads have been joined.
-        assert_eq!(rig.file().volatile.deferred.load(Relaxed), 0, "blocks wait for a pin that nobody has");
-        assert_eq!(rig.free(), rig.total() - 2);
+        assert_eq!(
+            fixture.file().volatile.deferred.load(Relaxed),
+            0,
+            "blocks wait for a pin that nobody has"
+        );
+        assert_eq!(fixture.free(), fixture.total() - 2);
     });
 }
 
@@ -82,10 +86,10 @@ fn pin_and_unpin(worker: &mut Worker) {
 #[test]
 fn blocks_that_waited_for_a_pin_are_freed() {
     model(2, || {
-        let rig = Rig::new();
-        let mut writer = rig.worker(1);
+        let fixture = Fixture::new();
+        let mut writer = fixture.worker(1);
         writer.write(0, 1, 1);
-        let (mut reader, mut other) = (rig.worker(2), rig.worker(3));
+        let (mut reader, mut other) = (fixture.worker(2), fixture.worker(3));
         let threads = [
             spawn(move || {
                 writer.write(0, 1, 2);
@@ -100,10 +104,14 @@ fn blocks_that_waited_for_a_pin_are_freed() {
         reader.leave();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         // ORDERING: Relaxed, the other threads have been joined.
-        assert!(rig.file().volatile.pins.now().none());
-        assert_eq!(rig.file().volatile.deferred.load(Relaxed), 0, "blocks wait for a pin that nobody has");
+        assert!(fixture.file().volatile.pins.now().none());
+        assert_eq!(
+            fixture.file().volatile.deferred.load(Relaxed),
+            0,
+            "blocks wait for a pin that nobody has"
+        );
         // One block of data, one of log.
-        assert_eq!(rig.free(), rig.total() - 2);
+        assert_eq!(fixture.free(), fixture.total() - 2);
     });
 }
 
@@ -111,8 +119,8 @@ fn blocks_that_waited_for_a_pin_are_freed() {
 #[test]
 fn no_block_has_two_owners_and_none_is_lost() {
     model(2, || {
-        let rig = Rig::new();
-        let work = |mut worker: super::rig::Worker| {
+        let fixture = Fixture::new();
+        let work = |mut worker: super::fixture::Worker| {
             move || {
                 let first = worker.take(2);
                 worker.mark(&first);
@@ -123,9 +131,9 @@ fn no_block_has_two_owners_and_none_is_lost() {
                 worker.leave();
             }
         };
-        let thread = spawn(work(rig.worker(1)));
-        work(rig.worker(2))();
+        let thread = spawn(work(fixture.worker(1)));
+        work(fixture.worker(2))();
         thread.join().unwrap();
-        assert_eq!(rig.free(), rig.total());
+        assert_eq!(fixture.free(), fixture.total());
     });
 }

@@ -2,8 +2,8 @@
 //!
 //! As in `names`, no entry is removed here.
 
+use super::fixture::{Fixture, Worker, model, spawn};
 use super::names::{DIR, find_in, make_dir, put_in};
-use super::rig::{Rig, Worker, model, spawn};
 use crate::names::table;
 use heddle_vfs::Ino;
 
@@ -12,10 +12,10 @@ const NEXT: Ino = Ino(0);
 /// Names of one bucket: six in its line, and three outside it, with which a table of one bucket is full.
 const CROWD: [&str; 9] = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
 
-fn three() -> (Rig, Worker, Worker, Worker) {
-    let rig = Rig::new();
-    let [first, second, third] = [1, 2, 3].map(|id| rig.worker(id));
-    (rig, first, second, third)
+fn three() -> (Fixture, Worker, Worker, Worker) {
+    let fixture = Fixture::new();
+    let [first, second, third] = [1, 2, 3].map(|id| fixture.worker(id));
+    (fixture, first, second, third)
 }
 
 /// A full table of one bucket grows while another thread works with the directory; then all names are there.

@@ -122,10 +122,10 @@ fn blocks_that_waited_for_a_reader_that_is_done_come_back() {
     let phase = inode.volatile.pins.pin();
     bench.write(0, 2, 5 * PAGE);
     assert_eq!(waiting(), 5);
-    relieve(core, &mut bench.guard(), inode);
+    free_deferred_blocks(core, &mut bench.guard(), inode);
     assert_eq!(waiting(), 5, "it reads");
     inode.volatile.pins.unpin(phase);
-    relieve(core, &mut bench.guard(), inode);
+    free_deferred_blocks(core, &mut bench.guard(), inode);
     assert_eq!((waiting(), inode.volatile.pins.now().none()), (0, true));
 }
 
