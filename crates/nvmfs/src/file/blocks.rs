@@ -1,4 +1,4 @@
-//! All blocks of an inode, those of its pages and those of its log: for freeing them.
+//! The blocks that are freed with an inode: those of its pages and those of its log.
 
 use crate::file::shift;
 use crate::format::extent_list::{self, EXTENTS_A_BLOCK};
@@ -21,9 +21,9 @@ pub fn data_blocks(core: &Core, inode: InodeRef<'_>) -> Vec<Extent> {
     extents
 }
 
-/// Blocks of the extent list or map that a record names; `None` if it cannot be read: the caller keeps the
-/// log page then.
-pub fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Extent>> {
+/// The blocks that hold a record's extent list or remap blob (not the data blocks). `None` if they cannot be read. Cleaning then keeps the log
+/// page; the end of the inode leaks the blocks.
+pub fn list_blocks(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Extent>> {
     let mut blocks = Vec::new();
     if let Record::Remap { blob, .. } = *record {
         return shift::read_map(core, inode.id(), blob).map(|(_, blocks)| blocks);
@@ -62,7 +62,7 @@ pub fn read_list(core: &Core, owner: InodeId, first: BlockNo, pages: u64) -> Opt
     (next.is_none() && count == pages).then_some(list)
 }
 
-/// Every block of the log of a dying inode: pages, prepared pages, extent lists, attributes.
+/// Every block of the log of an inode that ends: log pages, spare pages, extent lists, remap blobs, the block of chain heads, the xattr blob.
 pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
     let mut out = Vec::new();
     for chain in chain::existing(core, inode) {
@@ -75,7 +75,7 @@ pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
                     if let FoundRecord::Whole { record, .. } =
                         parse(seed, inode.id(), slot, |s| core.region.line(slot_pos(page, s)))
                     {
-                        out.extend(list_of(core, inode, &record).unwrap_or_default());
+                        out.extend(list_blocks(core, inode, &record).unwrap_or_default());
                         // Forged records may all name one long list.
                         if out.len() as u64 > core.layout.blocks_total {
                             return Err(core.damage(format!("inode {}: the blocks of its log", inode.ino.0)));

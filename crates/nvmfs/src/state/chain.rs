@@ -138,12 +138,12 @@ impl Chain {
 
     /// The first page as other lanes see it, or `None` if the chain is empty.
     pub fn oldest(&self) -> Option<BlockNo> {
-        // ORDERING: Acquire, pairs with the Release in `settle_oldest`.
+        // ORDERING: Acquire, pairs with the Release in `advance_oldest`.
         Some(BlockNo(self.oldest.load(Acquire))).filter(|b| b.0 != 0)
     }
 
     /// Called after a fence that follows an unlinking: other lanes now see the present first page.
-    pub fn settle_oldest(&self) {
+    pub fn advance_oldest(&self) {
         // ORDERING: Release, pairs with the Acquire in `oldest`.
         self.oldest.store(self.head.get(), Release);
     }
@@ -189,7 +189,7 @@ impl Chain {
         self.slot.set(tail.slot);
         self.seed.set(tail.seed);
         [&self.spare, &self.clean_after, &self.quiet_at].iter().for_each(|word| word.set(0));
-        self.settle_oldest();
+        self.advance_oldest();
     }
 
     /// Clears the owner of a chain that was taken for cleaning.
@@ -322,7 +322,7 @@ mod tests {
         assert!(chain.spare().is_none() && chain.clean_after.get() == 0);
         chain.head.set(22);
         assert_eq!(chain.oldest(), Some(BlockNo(21)), "others see it later");
-        chain.settle_oldest();
+        chain.advance_oldest();
         assert_eq!(chain.oldest(), Some(BlockNo(22)));
         chain.restart(None, Tail::NONE);
         assert!(chain.head().is_none() && chain.oldest().is_none() && !chain.has_room(1));

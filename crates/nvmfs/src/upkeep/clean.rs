@@ -9,7 +9,7 @@
 //! The rules for dead records: `garbage`.
 //! Source      fast and thorough garbage collection of NOVA, the rules changed for many chains: docs/protocol.md D5, P7, P8.
 
-use crate::file::blocks::list_of;
+use crate::file::blocks::list_blocks;
 use crate::file::resize::{Eof, log_attributes_again};
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{FoundRecord, PlainWrite, decode_plain_write, parse};
@@ -21,7 +21,7 @@ use crate::planted::{Met, met};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
-use crate::upkeep::garbage::{Page, alive, compressible, free_unlinked, while_too_long, write_alive};
+use crate::upkeep::garbage::{Page, alive, can_shrink, free_unlinked, while_too_long, write_alive};
 use crate::upkeep::relog;
 use heddle_arena::sync::yield_now;
 use heddle_vfs::{Error, FileKind, Result};
@@ -96,7 +96,7 @@ fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
 /// call holds no lock. Returns `None` if no page can be spared. If another call was faster with that page, there may be room all the same.
 #[cold]
 pub fn compress(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Option<relog::Progress> {
-    if !compressible(core, inode) {
+    if !can_shrink(core, inode) {
         return None;
     }
     let mut done = relog::Progress::Stays;
@@ -214,7 +214,7 @@ fn lists_of_dead(
         match parse(seed, inode.id(), slot, |s| words.line(s)) {
             FoundRecord::Blank => slot += 1,
             FoundRecord::Whole { record, slots, .. } if !alive(core, inode, &record, first_of) => {
-                lists.extend(list_of(core, inode, &record)?);
+                lists.extend(list_blocks(core, inode, &record)?);
                 slot += slots;
             }
             // Alive, or damaged: recovery has zeroed all incomplete records.

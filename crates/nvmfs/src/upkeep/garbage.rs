@@ -1,13 +1,15 @@
 //! Which records of a log are dead, and how pages of dead records are freed.
 //!
 //! Invariants  I1  a record that is the only one to carry the size stays (D5b). So does the last attribute record.
-//!             I2  a tombstone stays while an older record that it covers may be reachable. It may go in two cases. 1. It lies in the
+//!             I2  a tombstone stays while an older record that it covers may be reachable. It is dead in four cases. 1. It lies in the
 //!                 first page of its chain, and the first page of every other chain was made after that page was full: eras
-//!                 decide that. 2. A later truncation covers all its pages. 3. It is a punch, and newer records decide all pages of its
-//!                 range that have cells. A page without a cell has no older record.
-//!                 A removal also stays while a rename's foreign record of the directory may count
-//!                 (`VolatileInode::foreign_record_may_count`). Such a record lies in another directory's log. An attribute record ends
-//!                 that.
+//!                 decide that. 2. It is of pages, and a later truncation or shift covers all of them. 3. It is a punch, and newer
+//!                 records decide all pages of its range that have cells. A page without a cell has no older record. 4. It is a removal,
+//!                 and a newer record makes its name.
+//!                 In case 1 a removal stays while a rename's foreign record of the directory may count
+//!                 (`VolatileInode::foreign_record_may_count`). Such a record lies in another directory's log. It no longer counts once
+//!                 the directory's log has a later attribute record.
+//!                 A remap in the first page of its chain also stays while a page has its content from it.
 //!             I3  the page that other lanes see as a chain's first (`Chain::oldest`) moves on only after the fence that follows the
 //!                 unlinking. Otherwise a power cut could bring back an older record whose tombstone was dropped meanwhile.
 //! Source      garbage collection of NOVA, the rules changed for many chains: docs/protocol.md D5, P7, P8.
@@ -30,15 +32,14 @@ use heddle_pmem::BLOCK_BYTES;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use zerocopy::IntoBytes;
 
-/// A log may have this many times the slots that can be alive in it, and a few pages more, before living
-/// records are logged anew.
+/// Living records are logged anew when a log has more than this many times the pages that they need, and a few pages more.
 const SLACK: u64 = 4;
 
 /// Most cells that are examined to find a page that a punch decides. In a larger range the punch stays.
 // The unit tests reach the limit with few pages.
 const CELLS_MAX: usize = if cfg!(test) { 64 } else { 4096 };
 
-/// Most pages that one call moves on a full image.
+/// Most pages that one call logs anew while space is scarce.
 const PAGES_MOVED_MAX: u32 = 8;
 
 /// Frees unlinked pages.
@@ -55,14 +56,14 @@ pub fn free_unlinked(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garb
     // PERSIST: C2 of `chain`, I3 (D5a): a page is unreachable before it is reused, and before a tombstone
     // that covered it is dropped.
     core.region.fence();
-    chain.settle_oldest();
+    chain.advance_oldest();
     for extent in garbage {
         free_later(core.free_map(), &core.region, guard.own, *extent);
     }
 }
 
-/// Moves a page of a log that is too long. On a full image it moves as many as needed, up to a limit: moving
-/// one may close another.
+/// Calls `step`, which logs one page anew, if the log is too long. While space is scarce it calls `step` until the log is short enough, up to
+/// a limit: the copied records may fill the chain's last page, so that the log gains a page.
 pub fn while_too_long(core: &Core, inode: InodeRef<'_>, mut step: impl FnMut()) {
     let most = if core.free_map().scarce() { PAGES_MOVED_MAX } else { 1 };
     for _ in 0..most {
@@ -74,18 +75,18 @@ pub fn while_too_long(core: &Core, inode: InodeRef<'_>, mut step: impl FnMut()) 
 }
 
 /// Returns true if the log has pages that its living records do not need.
-pub fn compressible(core: &Core, inode: InodeRef<'_>) -> bool {
+pub fn can_shrink(core: &Core, inode: InodeRef<'_>) -> bool {
     chain::pages(core, inode) > pages_needed(core, inode)
 }
 
-/// Pages that the records that can be alive in a log fill: one record a block, two slots a name, and one attribute record.
+/// Number of pages that all records that can be alive fill: one slot a block, two a name, and the two of the attribute record.
 fn pages_needed(core: &Core, inode: InodeRef<'_>) -> u64 {
     let alive = inode.volatile.blocks_counted() + 2 * table::count(core, inode) + 2;
     alive.div_ceil(u64::from(SLOTS))
 }
 
-/// Returns true if the log has grown to several times the records that can be alive in it. On a full image
-/// the limit is the living records themselves: other files, and first of all overwrites, need each page.
+/// Returns true if the log has several times the pages that its living records need. While space is scarce the limit is that number itself,
+/// and a page for each chain: other files, and first of all overwrites, need each page.
 fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
     let pages = chain::pages(core, inode);
     let chains = chain::existing(core, inode).count() as u64;
@@ -151,7 +152,7 @@ impl Page {
 
 /// Returns true if this record must stay. `first_of`: the chain in whose first page it lies.
 pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option<&Chain>) -> bool {
-    let needed = || first_of.is_none_or(|chain| older_elsewhere(core, inode, chain));
+    let may_cover_older = || first_of.is_none_or(|chain| older_elsewhere(core, inode, chain));
     match *record {
         Record::Write { page, pages, version, end_in_last_page, change_count, .. } => {
             write_alive(core, inode, &PlainWrite { page, pages, end_in_last_page, version, change_count })
@@ -161,7 +162,8 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         }
         Record::Remap { page, version, .. } => {
             !inode.volatile.is_covered_later(page, version)
-                && (needed() || shift::current(core, inode, record).is_none_or(|writes| !writes.is_empty()))
+                && (may_cover_older()
+                    || shift::current(core, inode, record).is_none_or(|writes| !writes.is_empty()))
         }
         Record::Xattrs { blob: None, .. } if planted(Bug::EmptySetDropped) => false,
         Record::Xattrs { change_count, .. } => {
@@ -169,15 +171,14 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         }
         // ORDERING: Relaxed, an older value only keeps a record longer.
         Record::Attributes(s) => s.change_count >= inode.volatile.attributes_change_count.load(Relaxed),
-        // A foreign record has a copy in its own directory's log.
+        // A foreign record is dead here: the log of the old directory has its copy.
         Record::Name { dir, removed: true, ref name, version, .. } => {
-            // A record that makes the name again has a larger version, so it replaces the tombstone.
-            // After an error it stays.
+            // A later record that makes the name has a larger version, and replaces the tombstone. If the look-up fails, the tombstone stays.
             let named = || table::find(core, inode, table::key(core, name.bytes())).ok().flatten();
-            let back = || named().is_some_and(|named| named.version > version);
-            let needed = (needed() || inode.volatile.foreign_record_may_count())
+            let made_again = || named().is_some_and(|named| named.version > version);
+            let keeps = (may_cover_older() || inode.volatile.foreign_record_may_count())
                 && !planted(Bug::TombstoneDroppedEarly);
-            dir == inode.id() && needed && !back()
+            dir == inode.id() && keeps && !made_again()
         }
         // The record of a removed name was superseded by a tombstone or by a later record of the same name.
         Record::Name { dir, ref name, version, .. } => {
@@ -191,15 +192,15 @@ pub fn tombstone_needed(core: &Core, inode: InodeRef<'_>, record: &Record, first
     match *record {
         Record::Punch { page, version, .. } | Record::Remap { page, version, .. } => {
             !inode.volatile.is_covered_later(page, version)
-                && decides_a_page(core, inode, record)
+                && may_decide_a_page(core, inode, record)
                 && first_of.is_none_or(|chain| older_elsewhere(core, inode, chain))
         }
         _ => false,
     }
 }
 
-/// The pages of a punch that have cells, with the versions of their newest records. Version 0: the cell was made later, and its page has no
-/// record yet.
+/// The pages of a punch that have cells, with the versions of their newest published records. Version 0: the page has a new cell and no
+/// published record.
 fn versions_in<'a>(
     core: &'a Core,
     inode: InodeRef<'a>,
@@ -212,15 +213,15 @@ fn versions_in<'a>(
     cells.map(|(page, cell)| (PageNo(page), cell.lock_version().version()))
 }
 
-/// Returns false if newer records decide all pages of a punch: they are durable, because each cell has its record's version. Locked cells
-/// have the old one. A remap may decide any page.
-fn decides_a_page(core: &Core, inode: InodeRef<'_>, record: &Record) -> bool {
+/// Returns true if a page of a punch's range may lack a newer durable record, or the range has too many cells. The version in a cell is that
+/// of a durable record; a locked cell still shows its previous version. For a remap it always returns true.
+fn may_decide_a_page(core: &Core, inode: InodeRef<'_>, record: &Record) -> bool {
     let Record::Punch { page, pages, version, .. } = *record else { return true };
     let mut versions = versions_in(core, inode, page, pages).enumerate();
     versions.any(|(n, (_, newest))| n == CELLS_MAX || (1..=version.0).contains(&newest.0))
 }
 
-/// The runs of pages that a punch decides; `None` if its range has too many cells.
+/// The runs of pages that a punch decides. `None` if its range has too many cells, or the record is no punch.
 pub fn decided_runs(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<(PageNo, PageNo)>> {
     let Record::Punch { page, pages, version, .. } = *record else { return None };
     let mut out: Vec<(PageNo, PageNo)> = Vec::new();
@@ -247,11 +248,11 @@ pub fn write_alive(core: &Core, inode: InodeRef<'_>, write: &PlainWrite) -> bool
             && carries_size(core, inode, end, write.end_in_last_page, write.version))
 }
 
-/// Returns true if a page in the range still has its content from this record.
+/// Returns true if a record of this version may decide a page of the range.
 pub fn maps_a_page(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo, version: Version) -> bool {
     let mut page = first;
     while page < end {
-        // No cell: the record was never published, so it may be newer than the index.
+        // Without a cell the record is not yet published.
         let Some(run) = inode.volatile.index().find(&core.arena, page) else { return true };
         let n = run.cells.len().min((end.0 - page.0) as usize);
         if run.cells[..n].iter().any(|cell| cell.lock_version().version() <= version) {

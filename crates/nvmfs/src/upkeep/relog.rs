@@ -23,7 +23,7 @@
 pub mod paper;
 
 use crate::alloc::Purpose;
-use crate::file::blocks::{list_of, read_list};
+use crate::file::blocks::{list_blocks, read_list};
 use crate::file::cells::{Committed, Locked, lock_pages};
 use crate::file::resize::{Eof, log_attributes_again};
 use crate::file::shift;
@@ -201,7 +201,7 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
             FoundRecord::Blank => slot += 1,
             FoundRecord::Whole { record, slots, .. } => {
                 slot += slots;
-                out.lists.extend(list_of(core, inode, &record)?);
+                out.lists.extend(list_blocks(core, inode, &record)?);
                 if alive(core, inode, &record, Some(from)) {
                     out.movable &= !matches!(record, Record::Remap { .. })
                         || !tombstone_needed(core, inode, &record, Some(from));

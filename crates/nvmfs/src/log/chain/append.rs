@@ -243,7 +243,7 @@ fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
         let head = pointer::encode(core.seed, inode.id(), place, spare);
         flushed_unless(Bug::HeadNotFlushed, || core.region.store_u64(at, head));
         chain.head.set(spare.0);
-        chain.settle_oldest();
+        chain.advance_oldest();
     } else {
         let next = pointer::encode(core.seed, inode.id(), PointerLocation::Next(page), spare);
         core.region.store_u64(next_pos(page), next);
@@ -297,7 +297,7 @@ pub fn pages_of<'c>(
 }
 
 /// Unlinks page `page` from its chain; `before` is the page that links to it, `None` means the head. The
-/// block is free only after the caller's fence (C2) and `settle_oldest`. The same holds for tombstones whose
+/// block is free only after the caller's fence (C2) and `advance_oldest`. The same holds for tombstones whose
 /// last older record was in the page. The page that takes records is unlinked only if it is the last one
 /// left. The chain is empty then.
 pub fn unlink_page_unfenced(

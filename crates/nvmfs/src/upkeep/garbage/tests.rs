@@ -69,7 +69,7 @@ fn a_log_is_too_long_beyond_four_times_what_can_be_alive() {
         let if_full = [most_if_full, most_if_full + 1].map(|pages| is(pages, too_long));
         core.root().short_logs.store(0, SeqCst);
         assert_eq!(if_full, [false, true], "{blocks} blocks on a full image");
-        assert_eq!([needed, needed + 1].map(|pages| is(pages, compressible)), [false, true]);
+        assert_eq!([needed, needed + 1].map(|pages| is(pages, can_shrink)), [false, true]);
     };
     check(1, 61, 4 + 2 + 4, 1 + 1, 1);
     check(1, 62, 4 + 2 + 8, 1 + 2, 2);

@@ -2,7 +2,7 @@
 
 use super::super::{lanes, records, sweep};
 use super::*;
-use crate::file::blocks::{data_blocks, list_of, log_blocks};
+use crate::file::blocks::{data_blocks, list_blocks, log_blocks};
 use crate::file::shift;
 use crate::format::blob::{self, MapRun};
 use crate::format::extent_list;
@@ -315,7 +315,7 @@ fn crash_a_forged_extent_list_held_its_settler_for_ever() {
             // SAFETY: ends this process, if it never comes to its end.
             unsafe { libc::alarm(5) };
             sweep(core);
-            assert!(list_of(core, inode, &records[0]).is_none());
+            assert!(list_blocks(core, inode, &records[0]).is_none());
         });
         assert_eq!(ended(settler, 0), 0, "{extents:?}");
         let told = core.damage_found().unwrap();
