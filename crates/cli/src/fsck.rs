@@ -8,7 +8,7 @@ use heddle_console::failure::{Exit, usage};
 use heddle_console::image;
 use heddle_console::output::{self, Sink, talk};
 use heddle_nvmfs::fsck::{FsckError, Issue, Severity, Verdict, examine, give_up_undo, undo};
-use heddle_pmem::{Extent, OpenOptions, Region};
+use heddle_pmem::{OpenOptions, Region, SizeInUse};
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -147,8 +147,9 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn open(path: &Path, read_only: bool) -> Result<Region> {
-    let extent: Extent<'_> = &heddle_nvmfs::extent;
-    let how = OpenOptions { read_only, prefault: false, extent: Some(extent), ..OpenOptions::default() };
+    let size_in_use: SizeInUse<'_> = &heddle_nvmfs::size_in_use;
+    let how =
+        OpenOptions { read_only, prefault: false, size_in_use: Some(size_in_use), ..OpenOptions::default() };
     image::open(path, &how)
 }
 

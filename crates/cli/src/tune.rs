@@ -4,7 +4,7 @@ use anyhow::Result;
 use heddle_console::failure::usage;
 use heddle_console::image;
 use heddle_console::output;
-use heddle_nvmfs::{extent, new_uuid, set_uuid};
+use heddle_nvmfs::{new_uuid, set_uuid, size_in_use};
 use heddle_pmem::OpenOptions;
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> Result<()> {
         })?,
     };
     image::refuse_flash(&args.image, "Its identity stays: inode checksums are made with it")?;
-    let options = OpenOptions { prefault: false, extent: Some(&extent), ..OpenOptions::default() };
+    let options = OpenOptions { prefault: false, size_in_use: Some(&size_in_use), ..OpenOptions::default() };
     let region = image::open(&args.image, &options)?;
     set_uuid(&region, uuid)?;
     output::data(&format!("{}: uuid {}", args.image.display(), image::hex(uuid)))

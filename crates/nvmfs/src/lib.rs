@@ -51,6 +51,6 @@ pub use state::lease::is_inside as this_thread_is_inside;
 pub use upkeep::recovery::{Progress, Report};
 pub use variant::{LogKind, Variant};
 pub use volume::{
-    ImageInfo, MountOptions, Volume, VolumeError, extent, format as format_region, inspect, mount, new_uuid,
-    set_uuid,
+    ImageInfo, MountOptions, Volume, VolumeError, format as format_region, inspect, mount, new_uuid,
+    set_uuid, size_in_use,
 };

@@ -279,7 +279,7 @@ pub(crate) fn read_superblock(region: &Region) -> Result<Superblock> {
 
 /// Size in bytes of the image inside a file: a mount or a repair stores to no byte beyond. `None`: there is
 /// no image.
-pub fn extent(len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Option<u64> {
+pub fn size_in_use(len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Option<u64> {
     let bytes = read_copies(len_bytes, read).blocks()?.checked_mul(BLOCK_BYTES as u64)?;
     (bytes <= len_bytes).then_some(bytes)
 }

@@ -26,7 +26,7 @@ pub(crate) const NAMELESS: &str = "(anonymous memory)";
 
 /// Computes the size in use from the length and the bytes of a file, which it reads through a function.
 /// `None`: no content will be used.
-pub type Extent<'a> = &'a dyn Fn(u64, &dyn Fn(Pos, &mut [u8])) -> Option<u64>;
+pub type SizeInUse<'a> = &'a dyn Fn(u64, &dyn Fn(Pos, &mut [u8])) -> Option<u64>;
 
 /// Options for making or opening a region. The default is writable, not overwriting, pre-faulted, without
 /// progress.
@@ -41,9 +41,9 @@ pub struct OpenOptions<'a> {
     /// The durability of stores; `None`: the death of processes if the region is volatile memory, a power cut
     /// otherwise.
     pub durability: Option<Durability>,
-    /// Called before `open` reserves blocks and faults pages in: the part of the file that needs them. No
-    /// byte behind it may be stored to. Without it, all of the file.
-    pub extent: Option<Extent<'a>>,
+    /// Called before `open` reserves blocks and faults pages in. Only that part of the file gets them, and no byte behind it may be stored
+    /// to. `None`: all of the file.
+    pub size_in_use: Option<SizeInUse<'a>>,
     /// Called with (bytes done, bytes in total) every 64 MiB: while a new file in memory gets large pages,
     /// then while blocks are reserved, then while pages are faulted in.
     pub progress: Progress<'a>,
@@ -56,7 +56,7 @@ impl Default for OpenOptions<'_> {
             overwrite: false,
             prefault: true,
             durability: None,
-            extent: None,
+            size_in_use: None,
             progress: None,
         }
     }

@@ -51,7 +51,7 @@ mod untouched;
 mod watched;
 mod write_backs;
 
-pub use backing_file::{Extent, OpenOptions};
+pub use backing_file::{OpenOptions, SizeInUse};
 pub use caller::{BadBuffer, after_fault, copy_of_callers};
 pub use domain::Backend;
 pub use durability::Durability;

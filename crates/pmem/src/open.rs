@@ -4,8 +4,8 @@
 //!             I2  a file that `create` has made is removed again if `create` fails (see `locked_file`).
 
 use crate::backing_file::{
-    Extent, NAMELESS, OpenOptions, is_regular, lock, map, map_as_durably_as_possible, not_opened, open_file,
-    reserve_all, size_and_reserve, size_of_media, system, whole_blocks,
+    NAMELESS, OpenOptions, SizeInUse, is_regular, lock, map, map_as_durably_as_possible, not_opened,
+    open_file, reserve_all, size_and_reserve, size_of_media, system, whole_blocks,
 };
 use crate::dirty::Failure;
 use crate::domain::{self, Backend};
@@ -52,8 +52,8 @@ impl Region {
         let file = open_file(path, how).map_err(not_opened(path))?;
         let (stat, claim) = lock(&file, path, lock_how)?;
         let len_bytes = whole_blocks(path, size_of_media(&file, &stat, path)?)?;
-        let used_bytes = match options.extent.filter(|_| is_regular(&stat)) {
-            Some(extent) => used(&file, extent, len_bytes).min(len_bytes),
+        let used_bytes = match options.size_in_use.filter(|_| is_regular(&stat)) {
+            Some(size_in_use) => used(&file, size_in_use, len_bytes).min(len_bytes),
             None => len_bytes,
         };
         if is_regular(&stat) && !options.read_only {
@@ -163,7 +163,7 @@ impl Region {
     }
 }
 
-fn used(file: &OwnedFd, extent: Extent<'_>, len_bytes: u64) -> u64 {
+fn used(file: &OwnedFd, size_in_use: SizeInUse<'_>, len_bytes: u64) -> u64 {
     let read = |at: Pos, mut into: &mut [u8]| {
         let mut at = at.0;
         while !into.is_empty() {
@@ -175,5 +175,5 @@ fn used(file: &OwnedFd, extent: Extent<'_>, len_bytes: u64) -> u64 {
             }
         }
     };
-    extent(len_bytes, &read).unwrap_or(0)
+    size_in_use(len_bytes, &read).unwrap_or(0)
 }

@@ -214,12 +214,12 @@ fn what_lies_behind_a_files_used_part_keeps_its_holes() {
         Some(u64::from_le_bytes(bytes)).filter(|used| *used != 0)
     };
     for read_only in [true, false] {
-        let how = OpenOptions { read_only, extent: Some(&told), ..Default::default() };
+        let how = OpenOptions { read_only, size_in_use: Some(&told), ..Default::default() };
         let region = Region::open(scratch.image(), &how).unwrap();
         assert_eq!((region.len_bytes(), allocated()), (64 * MIB, MIB), "read-only: {read_only}");
     }
     file.write_all_at(&[0; 8], 4096).unwrap();
-    Region::open(scratch.image(), &OpenOptions { extent: Some(&told), ..Default::default() }).unwrap();
+    Region::open(scratch.image(), &OpenOptions { size_in_use: Some(&told), ..Default::default() }).unwrap();
     assert_eq!(allocated(), MIB, "nothing of it is used");
 }
 

@@ -225,7 +225,7 @@ fn map(args: &Args, options: &Options) -> Result<Region, heddle_pmem::Error> {
     let how = OpenOptions {
         read_only: options.read_only,
         durability: options.durability,
-        extent: Some(&heddle_nvmfs::extent),
+        size_in_use: Some(&heddle_nvmfs::size_in_use),
         progress: Some(&progress),
         ..OpenOptions::default()
     };
