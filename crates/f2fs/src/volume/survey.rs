@@ -1,11 +1,11 @@
-//! What is in an image: every inode that a name leads to, in how many pieces its bytes lie, and all that a mount would refuse of it.
+//! The content of an image: every inode that a name leads to, its number of extents, and all damage for which calls would fail.
 //!
-//! What is refused is found by the functions that refuse it: an inode, its nodes and its attributes are read as calls read them, and each
-//! name of a directory that is listed is looked up. What only a recount shows comes on top: two pointers to one block, blocks that the
-//! segment table has as free, numbers of names.
+//! The functions that calls use find this damage: the survey reads inodes, nodes and attributes through them, and looks up each name of a
+//! directory that it lists. It finds further damage by counting: two pointers to one block, blocks in use that are free in the SIT, and wrong
+//! link counts.
 //!
-//! Names may lead in circles, and pointers anywhere: each inode is looked at once, and no more blocks are counted than the main area has.
-//! Memory is taken for a bit a block, some 20 bytes an inode, and the names of directories.
+//! Names may form cycles, and pointers may have any value. So each inode is read once, and no more blocks are counted than the main area has.
+//! The survey takes memory for a bit a block, some 20 bytes an inode, and the names of directories.
 
 mod blocks;
 pub(crate) mod paths;
@@ -15,7 +15,7 @@ use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::image::Media;
 use crate::inode::Inode;
 use crate::mounted::F2fs;
-use blocks::{Claims, Owners};
+use blocks::{BadReferences, ReferencedBlocks};
 use heddle_vfs::{Error, FileKind, Result};
 use walk::Walk;
 
@@ -70,7 +70,12 @@ impl F2fs {
 
 impl Media {
     /// Counts what an inode leads to. Blocks of compressed files are counted only: which pointers are blocks their clusters say.
-    fn surveyed(&self, inode: &Inode, owners: &mut Owners<'_>, claims: &mut Claims) -> Result<Surveyed> {
+    fn surveyed(
+        &self,
+        inode: &Inode,
+        referenced: &mut ReferencedBlocks<'_>,
+        bad: &mut BadReferences,
+    ) -> Result<Surveyed> {
         let (kind, links) = (inode.kind, inode.block().links.get());
         let mut found =
             Surveyed { nid: inode.nid, kind, links, size_bytes: inode.size_bytes, blocks: 0, extents: 0 };
@@ -79,7 +84,7 @@ impl Media {
         while let Some(at) = page.filter(|_| inode.is_compressed()) {
             let (is_block, pages) = self.run_of_data_or_hole(inode, PageNo(at))?;
             if is_block {
-                owners.count(pages).ok_or_else(too_many)?;
+                referenced.count(pages).ok_or_else(too_many)?;
                 found.blocks += pages;
                 found.extents += 1;
             }
@@ -88,8 +93,8 @@ impl Media {
         while let Some(at) = page {
             let run = self.run_of_blocks(inode, PageNo(at))?;
             if run.addr.is_block() {
-                owners.count(run.pages).ok_or_else(too_many)?;
-                owners.claim(run.addr, run.pages, claims);
+                referenced.count(run.pages).ok_or_else(too_many)?;
+                referenced.refer(run.addr, run.pages, bad);
                 found.blocks += run.pages;
                 found.extents += u64::from(run.addr != behind);
                 behind = run.addr.plus(run.pages as u32);

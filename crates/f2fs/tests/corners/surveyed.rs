@@ -127,14 +127,14 @@ const DAMAGES: [Damage; 19] = [
     ("/file", "outside the main area", |s| {
         s.inode(s.file, |inode| inode.addr[FIRST_POINTER].set(u32::MAX - 9))
     }),
-    ("/", "is led to twice", |s| {
+    ("/", "is referenced twice", |s| {
         let addr = s.block_of(s.other);
         s.inode(s.file, |inode| {
             inode.addr[FIRST_POINTER + 1].set(addr);
             inode.extent = FromZeros::new_zeroed();
         });
     }),
-    ("/other", "is said to be free by the segment table", |s| s.free(s.block_of(s.other))),
+    ("/other", "is free in the SIT", |s| s.free(s.block_of(s.other))),
 ];
 
 #[test]

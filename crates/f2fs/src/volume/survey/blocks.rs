@@ -1,28 +1,28 @@
-//! Whose the blocks of the main area are: a bit each, set by the first pointer that leads there.
+//! One bit for each block of the main area: set when a first pointer refers to it.
 
 use crate::format::SEGMENT_BLOCKS;
 use crate::ids::BlockAddr;
 use crate::segments::Segments;
 use crate::superblock::Geometry;
 
-/// Blocks that something leads to.
-pub(super) struct Owners<'a> {
+/// The blocks to which pointers refer.
+pub(super) struct ReferencedBlocks<'a> {
     geometry: &'a Geometry,
-    taken: Vec<u8>,
-    /// Blocks that files may still lead to.
+    bits: Vec<u8>,
+    /// Number of blocks of the main area, less those of the files counted so far.
     left: u64,
-    /// Which blocks are live, if that is known.
+    /// The SIT, if it could be read: it says which blocks are live.
     pub(super) segments: Option<Segments>,
 }
 
-/// What is wrong with the blocks of one inode.
+/// Blocks of one inode to which a second pointer refers, or which are free in the SIT.
 #[derive(Default)]
-pub(super) struct Claims {
+pub(super) struct BadReferences {
     twice: Blocks,
     free: Blocks,
 }
 
-/// How many, and the first.
+/// Number of such blocks, and the first.
 #[derive(Default)]
 struct Blocks {
     count: u64,
@@ -35,47 +35,47 @@ impl Blocks {
         self.first.get_or_insert(addr);
     }
 
-    fn told(&self, what: &str) -> Option<String> {
+    fn message(&self, what: &str) -> Option<String> {
         let first = self.first?.0;
         Some(match self.count {
             1 => format!("its block {first} {what}"),
-            count => format!("its block {first} {what}, and so are {} more", count - 1),
+            count => format!("its block {first} {what}, and {} more", count - 1),
         })
     }
 }
 
-impl Claims {
-    /// In words.
-    pub(super) fn told(&self) -> impl Iterator<Item = String> {
-        let twice = self.twice.told("is led to twice");
-        let free = self.free.told("is said to be free by the segment table");
+impl BadReferences {
+    /// A message for each kind.
+    pub(super) fn messages(&self) -> impl Iterator<Item = String> {
+        let twice = self.twice.message("is referenced twice");
+        let free = self.free.message("is free in the SIT");
         twice.into_iter().chain(free)
     }
 }
 
-impl<'a> Owners<'a> {
-    pub(super) fn of(geometry: &'a Geometry) -> Owners<'a> {
+impl<'a> ReferencedBlocks<'a> {
+    pub(super) fn of(geometry: &'a Geometry) -> ReferencedBlocks<'a> {
         let left = u64::from(geometry.main_segments) * u64::from(SEGMENT_BLOCKS);
-        Owners { geometry, taken: vec![0; left.div_ceil(8) as usize], left, segments: None }
+        ReferencedBlocks { geometry, bits: vec![0; left.div_ceil(8) as usize], left, segments: None }
     }
 
-    /// Counts blocks of files; `None`: there are not so many.
+    /// Subtracts blocks of a file from those that remain. `None`: files have more blocks than the main area.
     pub(super) fn count(&mut self, blocks: u64) -> Option<()> {
         self.left = self.left.checked_sub(blocks)?;
         Some(())
     }
 
-    /// Something leads to these blocks.
-    pub(super) fn claim(&mut self, first: BlockAddr, blocks: u64, claims: &mut Claims) {
+    /// Notes that a pointer refers to each of these blocks.
+    pub(super) fn refer(&mut self, first: BlockAddr, blocks: u64, bad: &mut BadReferences) {
         for addr in (0..blocks).map(|n| first.plus(n as u32)).filter(|addr| self.geometry.in_main(*addr)) {
             let at = (addr.0 - self.geometry.main.0) as usize;
             let (byte, bit) = (at / 8, 1_u8 << (at % 8));
-            if self.taken[byte] & bit != 0 {
-                claims.twice.add(addr);
+            if self.bits[byte] & bit != 0 {
+                bad.twice.add(addr);
             }
-            self.taken[byte] |= bit;
+            self.bits[byte] |= bit;
             if self.segments.as_ref().is_some_and(|segments| !segments.is_live(addr)) {
-                claims.free.add(addr);
+                bad.free.add(addr);
             }
         }
     }
@@ -92,42 +92,42 @@ mod tests {
         Geometry { blocks: 512 * 20, main: BlockAddr(5120), main_segments: 8, ..small() }
     }
 
-    fn told(owners: &mut Owners<'_>, ranges: &[(u32, u64)]) -> Vec<String> {
-        let mut claims = Claims::default();
-        ranges.iter().for_each(|(first, blocks)| owners.claim(BlockAddr(*first), *blocks, &mut claims));
-        claims.told().collect()
+    fn messages(referenced: &mut ReferencedBlocks<'_>, ranges: &[(u32, u64)]) -> Vec<String> {
+        let mut bad = BadReferences::default();
+        ranges.iter().for_each(|(first, blocks)| referenced.refer(BlockAddr(*first), *blocks, &mut bad));
+        bad.messages().collect()
     }
 
     #[test]
-    fn each_block_that_is_led_to_again_is_counted() {
+    fn each_second_reference_to_a_block_is_counted() {
         let geometry = geometry();
-        let mut owners = Owners::of(&geometry);
-        assert!(told(&mut owners, &[(5120, 20), (5140, 1), (9215, 1)]).is_empty());
-        assert_eq!(told(&mut owners, &[(5139, 1)]), ["its block 5139 is led to twice"]);
-        assert_eq!(told(&mut owners, &[(5138, 10)]), ["its block 5138 is led to twice, and so are 2 more"]);
-        assert_eq!(told(&mut owners, &[(9214, 9)]), ["its block 9215 is led to twice"]);
-        // What is outside the main area is nobody's here.
-        assert!(told(&mut owners, &[(5119, 1), (5119, 1), (9216, 5), (9216, 5), (0, 0)]).is_empty());
+        let mut referenced = ReferencedBlocks::of(&geometry);
+        assert!(messages(&mut referenced, &[(5120, 20), (5140, 1), (9215, 1)]).is_empty());
+        assert_eq!(messages(&mut referenced, &[(5139, 1)]), ["its block 5139 is referenced twice"]);
+        assert_eq!(
+            messages(&mut referenced, &[(5138, 10)]),
+            ["its block 5138 is referenced twice, and 2 more"]
+        );
+        assert_eq!(messages(&mut referenced, &[(9214, 9)]), ["its block 9215 is referenced twice"]);
+        // References to blocks outside the main area are ignored.
+        assert!(messages(&mut referenced, &[(5119, 1), (5119, 1), (9216, 5), (9216, 5), (0, 0)]).is_empty());
         let all = u64::from(geometry.main_segments * SEGMENT_BLOCKS);
         assert_eq!(
-            [owners.count(all - 1), owners.count(1), owners.count(0), owners.count(1)],
+            [referenced.count(all - 1), referenced.count(1), referenced.count(0), referenced.count(1)],
             [Some(()), Some(()), Some(()), None]
         );
     }
 
     #[test]
-    fn blocks_that_the_table_has_as_free_are_told() {
+    fn referenced_blocks_that_are_free_in_the_sit_are_reported() {
         let (geometry, segments) = (geometry(), table(1, 8, &[]));
-        let mut owners = Owners { segments: Some(segments), ..Owners::of(&geometry) };
+        let mut referenced = ReferencedBlocks { segments: Some(segments), ..ReferencedBlocks::of(&geometry) };
         assert_eq!(
-            told(&mut owners, &[(5120, 1), (5120, 1)]),
-            [
-                "its block 5120 is led to twice",
-                "its block 5120 is said to be free by the segment table, and so are 1 more"
-            ]
+            messages(&mut referenced, &[(5120, 1), (5120, 1)]),
+            ["its block 5120 is referenced twice", "its block 5120 is free in the SIT, and 1 more"]
         );
         assert_eq!(
-            owners.segments.as_ref().map(|segments| segments.place_of(BlockAddr(5120)).0),
+            referenced.segments.as_ref().map(|segments| segments.place_of(BlockAddr(5120)).0),
             Some(Segno(0))
         );
     }

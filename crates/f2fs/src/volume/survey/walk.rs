@@ -3,7 +3,7 @@
 //! A file is looked at where its first name is met, a directory when it is its turn. What is damaged is noted, and the walk goes on. Counts
 //! are compared only if every name was seen, and nothing is newer than the checkpoint.
 
-use super::blocks::{Claims, Owners};
+use super::blocks::{BadReferences, ReferencedBlocks};
 use super::paths::{DirNo, Paths};
 use super::{Survey, Surveyed};
 use crate::dir::Entry;
@@ -23,7 +23,7 @@ pub(super) struct Walk<'a> {
     fs: &'a F2fs,
     found: Survey,
     untold: u64,
-    owners: Owners<'a>,
+    referenced: ReferencedBlocks<'a>,
     seen: ByNid<Seen>,
     paths: Paths,
     /// Directories to be looked into, and what is above each.
@@ -50,7 +50,7 @@ impl<'a> Walk<'a> {
             fs,
             found: Survey::default(),
             untold: 0,
-            owners: Owners::of(&fs.media.geometry),
+            referenced: ReferencedBlocks::of(&fs.media.geometry),
             seen: ByNid::default(),
             paths: Paths::new(),
             next: Vec::new(),
@@ -113,7 +113,7 @@ impl<'a> Walk<'a> {
         let read = read_segments(&media.device, &media.geometry, &state.checkpoint);
         drop(state);
         match read {
-            Ok(segments) if self.is_all_in_checkpoint => self.owners.segments = Some(segments),
+            Ok(segments) if self.is_all_in_checkpoint => self.referenced.segments = Some(segments),
             Ok(_) => {}
             Err(what) => self.tell(format!("no mount can write to it: {what}")),
         }
@@ -217,13 +217,13 @@ impl<'a> Walk<'a> {
         let fs = self.fs;
         let media = &fs.media;
         self.found.unread += u64::from(inode.check_readable().is_err());
-        let mut claims = Claims::default();
+        let mut bad = BadReferences::default();
         let counted = media.check_end(inode).and_then(|others| {
             for nid in others.into_iter().chain([inode.nid]) {
                 let addr = BlockAddr(media.nodes.nat.find(&media.device, nid)?.addr.get());
-                self.owners.claim(addr, 1, &mut claims);
+                self.referenced.refer(addr, 1, &mut bad);
             }
-            media.surveyed(inode, &mut self.owners, &mut claims)
+            media.surveyed(inode, &mut self.referenced, &mut bad)
         });
         match counted {
             Ok(surveyed) => keep(surveyed),
@@ -235,7 +235,7 @@ impl<'a> Walk<'a> {
             .filter_map(|found| found.as_ref().err())
             .for_each(|error| self.tell_error(inode.nid, path, error));
         let said = self.own_name(inode);
-        claims.told().chain(said).for_each(|what| self.tell_of(inode.nid, path, &what));
+        bad.messages().chain(said).for_each(|what| self.tell_of(inode.nid, path, &what));
     }
 
     /// What is wrong with the name that an inode says. With the feature it may be an encrypted one, of any bytes.
