@@ -159,7 +159,9 @@ impl Media {
             RangeOp::Collapse => {
                 aligned(offset, end - offset)?;
                 if end >= size {
-                    return Err(Error::InvalidArgument("a collapsed range ends before the end of the file"));
+                    return Err(Error::InvalidArgument(
+                        "the range to collapse must end before the end of the file",
+                    ));
                 }
                 self.check_nodes(inode, offset / PAGE..u64::MAX)?;
                 self.need_to_shift(inode, end / PAGE, offset / PAGE)
@@ -167,7 +169,7 @@ impl Media {
             RangeOp::Insert => {
                 aligned(offset, end - offset)?;
                 if offset >= size {
-                    return Err(Error::InvalidArgument("a hole is inserted before the end of the file"));
+                    return Err(Error::InvalidArgument("a hole must be inserted before the end of the file"));
                 }
                 let longer = end_of(size, end - offset)?;
                 inode.check_room_to(longer.div_ceil(PAGE))?;

@@ -71,7 +71,7 @@ pub fn collapse(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, spa
     whole_pages(span)?;
     let size = inode.volatile.size();
     if span.end >= size {
-        return Err(Error::InvalidArgument("a collapsed range ends before the end of the file"));
+        return Err(Error::InvalidArgument("the range to collapse must end before the end of the file"));
     }
     let shift = Shift { first: span.first(), pages: span.pages(), down: true };
     shift_pages(core, guard, inode, shift, size - (span.end - span.start))
@@ -82,7 +82,7 @@ pub fn insert(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
     whole_pages(span)?;
     let size = inode.volatile.size();
     if span.start >= size {
-        return Err(Error::InvalidArgument("a hole is inserted before the end of the file"));
+        return Err(Error::InvalidArgument("a hole must be inserted before the end of the file"));
     }
     let grown = size + (span.end - span.start);
     if grown > core.file_bytes_max() {

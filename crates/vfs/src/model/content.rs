@@ -91,7 +91,7 @@ impl Content {
     pub(super) fn collapse(&mut self, offset: u64, len_bytes: u64) -> Result<()> {
         aligned(offset, len_bytes)?;
         if end_of(offset, len_bytes)? >= self.size_bytes {
-            return Err(Error::InvalidArgument("a collapsed range ends before the end of the file"));
+            return Err(Error::InvalidArgument("the range to collapse must end before the end of the file"));
         }
         let (first, count) = (offset / PAGE_BYTES, len_bytes / PAGE_BYTES);
         let tail = self.pages.split_off(&first);
@@ -105,7 +105,7 @@ impl Content {
     pub(super) fn insert(&mut self, offset: u64, len_bytes: u64) -> Result<()> {
         aligned(offset, len_bytes)?;
         if offset >= self.size_bytes {
-            return Err(Error::InvalidArgument("a hole is inserted before the end of the file"));
+            return Err(Error::InvalidArgument("a hole must be inserted before the end of the file"));
         }
         let size_bytes = end_of(self.size_bytes, len_bytes)?;
         let (first, count) = (offset / PAGE_BYTES, len_bytes / PAGE_BYTES);
