@@ -1,13 +1,13 @@
-//! Which code an input reached: counters that the compiler puts on every edge of the control flow, if it was told to.
+//! Which code an input reached: counters that the compiler puts on every edge of the control flow, if an option of the build asks for them.
 //!
-//! State       the counters, one byte an edge, in a section of the program; `seen`: of each counter, which sizes were met so far.
-//! Without     a build without counters works too: then an input is worth keeping if the target says something new of it.
-//! Source      the interface is LLVM's SanitizerCoverage (inline 8-bit counters); sizes in eight classes are AFL's.
+//! State       the counters, one byte an edge, in a section of the program; `seen`: for each counter, which hit-count buckets occurred.
+//! No counters An input is kept if the target returned a new signal.
+//! Source      the interface is LLVM's SanitizerCoverage (inline 8-bit counters); the eight hit-count buckets are AFL's.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Where counters are, and how many.
+/// Address and number of the counters of each part of the program.
 static COUNTERS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 /// Called before `main` by every part of the program that has counters.
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop
     }
 }
 
-/// What all inputs so far have reached.
+/// The coverage of all inputs so far.
 pub struct Coverage {
     counters: Vec<(usize, usize)>,
     seen: Vec<u8>,
@@ -34,28 +34,28 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// Nothing yet.
+    /// No input yet.
     pub fn new() -> Coverage {
         let counters = COUNTERS.lock().map(|counters| counters.clone()).unwrap_or_default();
         let len = counters.iter().map(|(_, len)| len.next_multiple_of(8)).sum();
         Coverage { counters, seen: vec![0; len], edges: 0 }
     }
 
-    /// Has this program counters?
-    pub fn counts(&self) -> bool {
+    /// Returns true if this program has counters.
+    pub fn has_counters(&self) -> bool {
         !self.counters.is_empty()
     }
 
-    /// Before an input.
+    /// Zeroes all counters, before an input.
     pub fn reset(&self) {
         for (start, len) in &self.counters {
-            // SAFETY: the counters live as long as the program; other threads count without looking.
+            // SAFETY: the counters live as long as the program; other threads only increment them, and a lost increment is harmless.
             unsafe { std::ptr::write_bytes(*start as *mut u8, 0, *len) };
         }
     }
 
-    /// After an input: did it reach what none before it did?
-    pub fn is_new(&mut self) -> bool {
+    /// Merges the counters into `seen`, after an input. Returns true if a counter has a bucket that no earlier input had.
+    pub fn merge_and_is_new(&mut self) -> bool {
         let (mut new, mut base) = (false, 0);
         for (start, len) in &self.counters {
             for at in (0..*len).step_by(8) {
@@ -63,7 +63,7 @@ impl Coverage {
                 if at + 8 <= *len && (start + at).is_multiple_of(8) {
                     // SAFETY: aligned, and inside the counters.
                     let word = unsafe { &*((start + at) as *const AtomicU64) };
-                    bytes = word.load(Relaxed).to_ne_bytes(); // ORDERING: Relaxed, a count that may be a little old.
+                    bytes = word.load(Relaxed).to_ne_bytes(); // ORDERING: Relaxed, a slightly older count is harmless.
                 } else {
                     for (i, byte) in bytes.iter_mut().enumerate().take(len - at) {
                         // SAFETY: inside the counters.
@@ -74,11 +74,11 @@ impl Coverage {
                     continue;
                 }
                 for (i, count) in bytes.into_iter().enumerate() {
-                    let class = class(count);
+                    let bucket = bucket(count);
                     let seen = &mut self.seen[base + at + i];
-                    if *seen & class != class {
+                    if *seen & bucket != bucket {
                         self.edges += usize::from(*seen == 0);
-                        *seen |= class;
+                        *seen |= bucket;
                         new = true;
                     }
                 }
@@ -89,8 +89,8 @@ impl Coverage {
     }
 }
 
-/// A bit for each class of sizes.
-fn class(count: u8) -> u8 {
+/// The bit of a count's hit-count bucket; 0: the edge was not reached.
+fn bucket(count: u8) -> u8 {
     match count {
         0 => 0,
         1 => 1,

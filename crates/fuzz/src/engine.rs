@@ -92,7 +92,11 @@ impl Loop<'_> {
         self.shared_page.begin(input);
         self.coverage.reset();
         let signal = self.target.run(input).unwrap_or_else(|broken| panic!("{broken}"));
-        let new = if self.coverage.counts() { self.coverage.is_new() } else { self.signals.insert(signal) };
+        let new = if self.coverage.has_counters() {
+            self.coverage.merge_and_is_new()
+        } else {
+            self.signals.insert(signal)
+        };
         if !new && !self.corpus.is_empty() {
             return;
         }

@@ -11,8 +11,8 @@ use crate::{
 const PIECE_BYTES: usize = 4096;
 const ZEROS: [u8; PIECE_BYTES] = [0; PIECE_BYTES];
 
-/// The time if a test has set it: tests set only times within 1970-01-01, clocks give later ones.
-pub fn explicit(time: Time) -> Option<Time> {
+/// The time, if a test has set it: tests set only times within 1970-01-01. `None` for a time from a clock, which is later.
+pub fn time_if_set_by_test(time: Time) -> Option<Time> {
     (0..86_400).contains(&time.secs()).then_some(time)
 }
 
@@ -80,7 +80,7 @@ impl Tree {
             gid: attr.gid,
             rdev: attr.rdev,
             size_bytes: if attr.kind == FileKind::Directory { 0 } else { attr.size_bytes },
-            mtime: explicit(attr.mtime),
+            mtime: time_if_set_by_test(attr.mtime),
             first_name,
             target: Vec::new(),
             xattrs: xattrs(fs, attr.ino)?,

@@ -2,7 +2,7 @@
 
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 
-use super::{Act, Calls, OpenFiles, Outcome, Step, Tree, play, steps};
+use super::{Act, Calls, OpenFiles, Outcome, Step, Tree, play, random_steps};
 use crate::model::ModelFs;
 use crate::{Cred, FileKind, FileSystem, Handle, OpenFlags, SeekTarget, Time};
 
@@ -35,7 +35,7 @@ pub fn agrees_with_model<E: FileSystem>(
 ) {
     let config =
         Config { cases: how.cases, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
-    let strategy = steps(how.calls, how.steps_max, remount.is_some());
+    let strategy = random_steps(how.calls, how.steps_max, remount.is_some());
     let result = TestRunner::new(config)
         .run(&strategy, |steps| compare(make(), &steps, remount).map_err(TestCaseError::fail));
     match result {
@@ -56,7 +56,7 @@ struct Pair<E> {
 }
 
 fn compare<E: FileSystem>(engine: E, steps: &[Step], remount: Option<&dyn Fn(E) -> E>) -> Result<(), String> {
-    // A clock that gives no time a step could set: see `explicit`.
+    // A clock that gives no time a step could set: see `time_if_set_by_test`.
     let model = ModelFs::with_clock(|| Time::from_parts(1_000_000_000, 0));
     let mut pair = Pair {
         engine: Some(engine),

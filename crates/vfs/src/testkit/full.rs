@@ -9,7 +9,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::differential::seek_is_right;
-use super::{Act, Calls, OpenFiles, Outcome, Step, Tree, Who, play, steps};
+use super::{Act, Calls, OpenFiles, Outcome, Step, Tree, Who, play, random_steps};
 use crate::model::ModelFs;
 use crate::{Cred, Error, FileKind, FileSystem, Ino, OpenFlags, Result, SetAttr, Time, path};
 
@@ -36,7 +36,7 @@ impl Random {
 
     /// Up to so many random calls.
     pub fn steps(&mut self, calls: Calls, count_max: usize) -> Vec<Step> {
-        steps(calls, count_max, false).new_tree(&mut self.0).expect("steps have values").current()
+        random_steps(calls, count_max, false).new_tree(&mut self.0).expect("steps have values").current()
     }
 }
 

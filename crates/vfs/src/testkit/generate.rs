@@ -10,7 +10,7 @@ use crate::{FileKind, OpenFlags, RangeOp, RenameMode, SeekTarget, SetTime, Time}
 pub(super) type Choice = (u32, BoxedStrategy<Act>);
 
 /// Up to `count_max` random steps of the given calls; `remounts` lets [`Act::Remount`] be among them.
-pub fn steps(calls: Calls, count_max: usize, remounts: bool) -> impl Strategy<Value = Vec<Step>> {
+pub fn random_steps(calls: Calls, count_max: usize, remounts: bool) -> impl Strategy<Value = Vec<Step>> {
     let mut choices = names(calls);
     choices.extend(data(calls));
     choices.extend(attributes(calls));

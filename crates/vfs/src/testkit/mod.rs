@@ -1,14 +1,15 @@
 //! Checks over any [`crate::FileSystem`], for the tests of engines and front ends (feature `testkit`).
 //!
 //! - [`agrees_with_model`]: random calls, each result and the whole tree compared with [`crate::model::ModelFs`].
-//! - [`torn`]: overlapping writes and reads of one file; no read may show parts of two writes, or an older write.
-//! - [`Full`]: the same where the image is full: what is refused has changed nothing, a cut call has happened or has not.
+//! - [`torn`]: overlapping writes and reads of one file; no read shows parts of two writes, or an older write than an earlier read.
+//! - [`Full`]: random calls on a full image, compared with the model. A refused call changes nothing. A call cut off by a crash has happened
+//!   as a whole or not at all.
 //! - [`appenders`]: many threads append records; none is lost, mixed with another or reported at a wrong offset.
 //! - [`crowd`]: threads in one file or directory, one promise a function.
-//! - [`posix`]: what POSIX and Linux say, one rule a function.
+//! - [`posix`]: rules of POSIX and Linux, one a function.
 //! - [`Headless`]: a process whose first thread has ended.
 //! - [`LockedMemory`]: a process whose mappings keep each reader waiting for ever.
-//! - [`Tree`]: all that a file system holds, to compare two of them, for instance before and after a crash.
+//! - [`Tree`]: all names and contents of a file system, to compare two of them, for instance before and after a crash.
 
 pub mod appenders;
 pub mod crowd;
@@ -26,10 +27,10 @@ pub mod torn;
 mod xattrs;
 
 pub use crate::short::{Short, name, root};
-pub use crate::tree::{Node, Tree, explicit};
+pub use crate::tree::{Node, Tree, time_if_set_by_test};
 pub use differential::{Differential, agrees_with_model};
 pub use full::{Full, Random, needs_no_space};
-pub use generate::steps;
+pub use generate::random_steps;
 pub use headless::Headless;
 pub use io::{AppendIo, FsFile, PositionalIo};
 pub use locked_memory::LockedMemory;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::explicit;
+use super::time_if_set_by_test;
 use crate::{
     Attr, Cookie, Cred, FileKind, FileSystem, Handle, Name, NewNode, OpenFlags, RangeOp, RenameMode, Result,
     SeekTarget, SetAttr, SetTime, SetXattr, Time, XattrName, path,
@@ -282,7 +282,7 @@ impl From<Attr> for Stat {
     fn from(attr: Attr) -> Stat {
         let size_bytes = if attr.kind == FileKind::Directory { 0 } else { attr.size_bytes };
         let Attr { kind, perm, nlink, uid, gid, mtime, .. } = attr;
-        Stat { kind, perm, nlink, uid, gid, size_bytes, mtime: explicit(mtime) }
+        Stat { kind, perm, nlink, uid, gid, size_bytes, mtime: time_if_set_by_test(mtime) }
     }
 }
 

@@ -33,7 +33,7 @@ fn random_steps_mostly_do_something() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let (mut done, mut all) = (0, 0);
     for _ in 0..100 {
-        let steps = steps(Calls::ALL, 80, false).new_tree(&mut runner).unwrap().current();
+        let steps = random_steps(Calls::ALL, 80, false).new_tree(&mut runner).unwrap().current();
         let (fs, mut files) = (ModelFs::new(), OpenFiles::default());
         let outcomes: Vec<_> = steps.iter().map(|step| play(&fs, &mut files, step)).collect();
         all += outcomes.len();
