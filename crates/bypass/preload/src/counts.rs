@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub enum Count {
     /// Files taken up at their open.
     Opened,
-    /// Files of a heddle mount that were not: attaching failed, the program works through all mounts, or they have set-id bits or
-    /// capabilities.
+    /// Regular files of a mount that the kernel serves from their open on. docs/bypass.md (`not_taken`) lists the reasons.
     NotTaken,
     /// Reads.
     Read,
@@ -85,7 +84,7 @@ impl Counts {
     }
 }
 
-/// Only the own thread adds, so no locked instruction is needed.
+/// Only the thread itself adds to its counters, so no locked instruction is needed.
 fn bump(counter: &AtomicU64, by: u64) {
     // ORDERING: Relaxed, only a count.
     counter.store(counter.load(Relaxed) + by, Relaxed);

@@ -1,7 +1,8 @@
-//! A filter of system calls that was there before this library: what it does to calls that a program may never make itself.
+//! Detects a seccomp filter that would kill this process for a system call of the library.
 //!
-//! The kernel tells that there is a filter, but not what it does. A filter may end the process for a call. So a child with a copy of this
-//! memory makes the calls first, and its end tells. Other filters let a call fail, which its caller handles.
+//! The program may have inherited the filter, and may never make such calls itself. The kernel says that there is a filter, but not what it
+//! does. So a forked child makes these calls first, and its exit status shows whether they are deadly. A filter may also let a call fail. The
+//! caller handles that.
 //!
 //! The first caller of [`is_deadly`] makes the child: constructors of other libraries may open files before this library is started.
 
@@ -16,10 +17,10 @@ const UNTRIED: u8 = 0;
 const DEADLY: u8 = 1;
 const HARMLESS: u8 = 2;
 
-/// Returns true if such a call may end this process. Its children inherit the filter.
+/// Returns true if a filter may kill this process for a call of the library. Children inherit the filter.
 #[inline]
 pub fn is_deadly() -> bool {
-    // ORDERING: Relaxed: a thread that does not see the answer tries for itself.
+    // ORDERING: Relaxed: a thread that does not see the answer makes a child of its own.
     match ANSWER.load(Relaxed) {
         UNTRIED => find_out(),
         answer => answer == DEADLY,
@@ -36,7 +37,7 @@ fn find_out() -> bool {
     is_deadly
 }
 
-/// Returns true unless the kernel says that there is no filter. prctl(2) is not asked: that call may be filtered.
+/// Returns true unless the kernel says, in /proc, that there is no filter. prctl(2) is not used: that call may be filtered.
 fn may_be_filtered() -> bool {
     let mut text = [0; 4096];
     let Ok(status) = openat(CWD, "/proc/thread-self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -53,8 +54,8 @@ fn may_be_filtered() -> bool {
     mode.map_or(filled == text.len(), |mode| mode.trim_ascii() != b"0")
 }
 
-/// Returns true if a child is in the PID namespace of this process. After unshare(CLONE_NEWPID) the first child would be process 1 of the
-/// new one, and with its end the program could make no child any more.
+/// Returns true if a child would be in the PID namespace of this process. After unshare(CLONE_NEWPID) the first child would be process 1 of
+/// the new namespace. After its end the program could make no child any more.
 fn children_stay_in_this_namespace() -> bool {
     let read = |link: &CStr| {
         let mut text = [0_u8; 64];
@@ -69,11 +70,11 @@ fn children_stay_in_this_namespace() -> bool {
     own.is_some() && own == read(c"/proc/thread-self/ns/pid_for_children")
 }
 
-/// Returns true if a child lives through the calls that attaching takes, and that a program seldom makes. If no child can be made, or none
-/// can be waited for, nothing is known.
+/// Returns true if a child survives the calls of an attach that programs seldom make. If no child can be made or waited for, it returns false:
+/// the filter is then taken for deadly.
 fn a_child_survives() -> bool {
-    // SAFETY: the child has its own copy of the memory, and makes system calls alone. It sends no signal at its end: a program may have
-    // asked its parent to ignore such signals, and with them the child's status would go.
+    // SAFETY: the child has its own copy of the memory, and makes system calls alone. It sends no signal at its end. Otherwise the
+    // kernel would discard the child's status if this process ignores SIGCHLD.
     let child = unsafe { real::syscall(libc::SYS_clone, 0, 0, 0, 0, 0, 0) };
     if child == 0 {
         make_the_calls();
@@ -85,14 +86,14 @@ fn a_child_survives() -> bool {
     child > 0 && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == SURVIVED
 }
 
-/// No status of a child that was not waited for.
+/// Exit status of a child that made all calls. It is not 0, the value of `status` if the wait failed.
 const SURVIVED: i32 = 75;
 
 /// Makes the calls with arguments by which they have no effect, and ends this process.
 fn make_the_calls() -> ! {
     let seqpacket = i64::from(libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC);
     let calls = [
-        // An end by a filter leaves no core.
+        // A child that a filter kills leaves no core dump.
         (libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 0, 0]),
         (libc::SYS_membarrier, [libc::MEMBARRIER_CMD_QUERY.into(), 0, 0]),
         (libc::SYS_socket, [libc::AF_UNIX.into(), seqpacket, 0]),

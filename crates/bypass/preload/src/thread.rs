@@ -6,6 +6,7 @@
 //!             T2  records are never freed; the record of an ended thread is reused.
 //! Orderings   O1  `uses` is stored and the table loaded again, in program order only. A closing thread removes the file from the
 //!                 table, has a barrier executed in every thread (`barrier`), then loads all `uses`. One of the two sees the other.
+//!                 Without membarrier(2) the served call executes a SeqCst fence between its store and its load instead.
 //!             O3  `by_number` is stored and the table loaded again; a closing thread removes the file from the table and loads all
 //!                 `by_number`; all of it is SeqCst. One of the two sees the other. This is rare, so it does not need `barrier`.
 //!             O2  a record is taken with a locked instruction before its first use: so a closing thread can ignore other threads as

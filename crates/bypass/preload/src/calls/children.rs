@@ -31,7 +31,7 @@ pub fn forking(flags: u64, call: impl FnOnce() -> i64) -> i64 {
     child
 }
 
-/// Returns true for the first process of its namespace. A child that is the first one of another namespace has the same number.
+/// Returns true if this process has the ID 1 in its PID namespace. A child that is the first process of a new namespace has the same ID.
 pub fn is_process_1() -> bool {
     rustix::process::getpid().as_raw_nonzero().get() == 1
 }
@@ -43,21 +43,21 @@ pub fn before_copy(flags: u64) {
     }
 }
 
-/// Called before clone(2) makes a child with these flags, whose memory is not a copy. A thread shares the
-/// descriptors, and a child that is no thread has its own: one table describes these two. A thread must have words of its own
-/// (`thread::ThisThread`), and a child that is no thread must not: it is told from its parent by the number of its process.
+/// Called before clone(2) makes a child with these flags that shares this memory. A thread shares the descriptors too; another child has its
+/// own. One table serves both cases. A thread must have thread-local storage of its own (`thread::ThisThread`). Another child must not: the
+/// library recognises it by its process ID.
 pub fn before_clone(flags: u64) {
     let has = |flag: c_int| flags & flag as u64 != 0;
     let is_thread = has(libc::CLONE_THREAD);
-    let has_words = has(libc::CLONE_VM) && has(libc::CLONE_SETTLS);
+    let has_own_tls = has(libc::CLONE_VM) && has(libc::CLONE_SETTLS);
     if is_thread != has(libc::CLONE_FILES)
-        || is_thread != has_words
+        || is_thread != has_own_tls
         || has(libc::CLONE_NEWPID) && is_process_1()
     {
         numbers_part();
     }
     if !is_thread {
-        if has_words {
+        if has_own_tls {
             note_child_in_this_memory(has(libc::CLONE_SIGHAND));
         }
         fork::before_sharing_child(flags);
@@ -86,7 +86,7 @@ pub unsafe extern "C-unwind" fn clone(
     flags: c_int,
     arg: *mut c_void,
     parents_id: *mut c_void,
-    thread: *mut c_void,
+    tls: *mut c_void,
     childs_id: *mut c_void,
 ) -> c_int {
     match entry {
@@ -96,8 +96,7 @@ pub unsafe extern "C-unwind" fn clone(
             let mut what = (program, arg, copy);
             let what = (&raw mut what).cast();
             // SAFETY: the caller's promise; the child has a copy of `what`.
-            let child =
-                unsafe { real::clone(Some(begin), stack, flags, what, parents_id, thread, childs_id) };
+            let child = unsafe { real::clone(Some(begin), stack, flags, what, parents_id, tls, childs_id) };
             let errno = real::errno();
             copy.end(false);
             real::set_errno(errno);
@@ -106,7 +105,7 @@ pub unsafe extern "C-unwind" fn clone(
         _ => {
             before_clone(flags as u64);
             // SAFETY: the caller's promise.
-            unsafe { real::clone(entry, stack, flags, arg, parents_id, thread, childs_id) }
+            unsafe { real::clone(entry, stack, flags, arg, parents_id, tls, childs_id) }
         }
     }
 }
@@ -122,7 +121,7 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
     unsafe { real::sendmsg(fd, message, flags) }
 }
 
-/// As sendmmsg(2), for the same reason.
+/// As sendmmsg(2): it may send descriptors to another process.
 ///
 /// # Safety
 /// As sendmmsg(2).
@@ -161,7 +160,7 @@ pub fn before_sending(message: *const msghdr) {
     }
 }
 
-/// The same for several messages; the kernel takes 1,024 of them at most.
+/// As [`before_sending`], for several messages. The kernel takes at most 1,024.
 pub fn before_sending_all(messages: *const mmsghdr, n: u32) {
     // SAFETY: the type consists of numbers and pointers.
     let message = |at: usize| unsafe { fault::load(messages.wrapping_add(at)) };
