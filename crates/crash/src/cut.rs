@@ -29,9 +29,9 @@ pub struct Cut {
 /// Limits on the number of images.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Most images chosen in order.
+    /// Limit on states chosen systematically.
     pub ordered: usize,
-    /// Further images chosen at random.
+    /// Limit on further states chosen at random.
     pub random: usize,
     /// Seed of the random choice.
     pub seed: u64,
@@ -46,12 +46,12 @@ pub struct Looked {
     pub units: Vec<usize>,
 }
 
-/// The extent of a search.
+/// The counts of a search.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Explored {
     /// Number of different images formed.
     pub states: u64,
-    /// Number of images looked at. One that equals an earlier one is not mounted again.
+    /// Number of images, that is of checked states. An image that equals an earlier one is not mounted again.
     pub images: u64,
 }
 

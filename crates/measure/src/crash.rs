@@ -1,4 +1,4 @@
-//! `heddle crash`: cuts the power of a workload at every fence, and checks the resulting images.
+//! `heddle crash`: simulates power cuts at each fence, and after the return, of the watched operations, and checks images that could be left.
 
 use anyhow::{Context, Result};
 use heddle_console::failure::{judged, usage};
@@ -15,9 +15,10 @@ use std::time::Instant;
 
 /// Simulate power cuts at the fences of a workload, and check images that could be left
 ///
-/// The workload is a text file with at most one operation per line (docs/crash.md). It runs in memory, on a simulated image. At the fences
-/// of each operation that it watches, and when the operation has returned, the command forms images that a power cut could leave. It
-/// recovers and reads those that may behave differently, and compares each with the states that are allowed.
+/// The workload is a text file with at most one operation per line (docs/crash.md). It runs in memory, on a simulated image. The command
+/// watches the operations after the line `watch`; without that line, all. At each fence of a watched operation, and after its return, it
+/// forms states. A state is a content that a power cut could leave. An image is a state that was recovered and checked: those that may
+/// behave differently are.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -34,11 +35,11 @@ pub struct Args {
     /// Seed of the random choice of images
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Images per cut chosen in order, about so many at most: all combinations of the stores that were read, if these are few enough; else
-    /// those in which one or two stores are alone or missing. No effect with eadr and process, which form every prefix
+    /// Limit, approximate, on systematically chosen states per cut: all subsets of the stores that recovery read, if few. Otherwise states in
+    /// which one store, one word or two words arrived alone or are missing alone. No effect with eadr and process, which form every prefix
     #[arg(long, default_value_t = 1024, value_name = "N")]
     images: usize,
-    /// Most further states per cut, chosen at random; those that may differ from judged ones are judged. No effect with eadr and process
+    /// Limit on further states per cut, chosen at random; those that may behave differently are checked. No effect with eadr and process
     #[arg(long, default_value_t = 64, value_name = "N")]
     random: usize,
     /// Write the images that it recovers, and manifest.json, to this directory
@@ -62,8 +63,8 @@ Examples:
   heddle crash --variant nova --workload w.txt --seed 7 --json -
   heddle crash --workload w.txt --emit /dev/shm/images      to look at the images yourself
 
-Exit codes: 0 no image failed, 1 an image failed, or a call without a power cut, or --at named stores that are not there, or images or
-results could not be written, 2 the command line or the workload was wrong, or the image could not be made.";
+Exit codes: 0 no image failed, 1 an image failed, or a call returned a wrong result without a power cut, or --at named stores that are not
+there, or images or results could not be written, 2 the command line or the workload was wrong, or the image could not be made.";
 
 #[derive(Serialize)]
 struct Output<'a> {
@@ -195,11 +196,11 @@ fn say(
     judged(written, failures > 0)
 }
 
-/// The command that makes this image again.
+/// The command that checks the image of this failure again.
 fn replay(args: &Args, failure: &Failure) -> String {
     let variant = args.variant.name();
     let (workload, input) = match args.workload.as_os_str() {
-        // The same text again, from a file or a pipe.
+        // A workload that came from stdin is redirected; otherwise the command would read the terminal.
         dash if dash == "-" => ("-".to_owned(), " < WORKLOAD"),
         _ => (args.workload.display().to_string(), ""),
     };
@@ -224,7 +225,7 @@ mod tests {
         args: Args,
     }
 
-    /// Without its input the printed command did something else.
+    /// A workload that came from stdin is redirected in the replay command; otherwise the command would read the terminal.
     #[test]
     fn the_command_that_makes_an_image_again_can_be_copied() {
         let failure = Failure {
