@@ -19,14 +19,14 @@ use blocks::{BadReferences, ReferencedBlocks};
 use heddle_vfs::{Error, FileKind, Result};
 use walk::Walk;
 
-/// What a walk from the root finds.
+/// The findings of a walk from the root.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     /// By number.
     pub inodes: Vec<Surveyed>,
-    /// What a mount would refuse, or could not serve: a line each, with the path where that is known.
+    /// Damage for which a mount or its calls would fail: a line each, with the path if it is known.
     pub problems: Vec<String>,
-    /// Inodes that are not read, and not wrong: encrypted and compressed ones, directories that ignore case.
+    /// Number of inodes that are not damaged, and whose content is not read: encrypted and compressed ones, directories that ignore case.
     pub unread: u64,
 }
 
@@ -35,20 +35,21 @@ pub struct Survey {
 pub struct Surveyed {
     /// Its number on the media: the root's is 3.
     pub nid: Nid,
-    /// What it is.
+    /// Its type.
     pub kind: FileKind,
-    /// Names that it says to have.
+    /// The link count in the inode.
     pub links: u32,
-    /// As stat(2) tells.
+    /// As in stat(2).
     pub size_bytes: u64,
-    /// Blocks of its content: neither nodes nor what is reserved only. Of a compressed file those that it has, not what compression saved.
+    /// Blocks of its content, without nodes and reserved blocks. In a compressed file the blocks that exist; those that compression saved do
+    /// not count.
     pub blocks: u64,
-    /// Pieces of the device that these are.
+    /// Number of extents that these blocks form on the device.
     pub extents: u64,
 }
 
 impl F2fs {
-    /// Looks at all that names lead to: every inode and every node of them is read. Of what is being changed it finds this or that.
+    /// Reads every inode to which a name leads, and every node of it. During a change by another thread it may find the old or the new state.
     pub fn survey(&self) -> Survey {
         let _inside = self.inside();
         let mut inodes = Vec::new();
@@ -57,7 +58,7 @@ impl F2fs {
         Survey { inodes, ..found }
     }
 
-    /// The same, keeping no inodes. `progress` is told how many it has seen, and how many there should be.
+    /// As [`F2fs::survey`], without a list of inodes. `progress` gets the number of inodes read, and the number in the checkpoint.
     pub fn examine(&self, progress: &mut dyn FnMut(u64, u64)) -> Survey {
         let _inside = self.inside();
         let (all, mut seen) = (u64::from(self.info().inodes), 0);
@@ -69,7 +70,8 @@ impl F2fs {
 }
 
 impl Media {
-    /// Counts what an inode leads to. Blocks of compressed files are counted only: which pointers are blocks their clusters say.
+    /// Counts the blocks of an inode, and notes references to them. Blocks of compressed files are only counted: which of their pointers are
+    /// blocks depends on the cluster.
     fn surveyed(
         &self,
         inode: &Inode,

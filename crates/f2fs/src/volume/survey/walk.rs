@@ -1,7 +1,7 @@
-//! The walk over all names.
+//! The survey's walk over all names.
 //!
-//! A file is looked at where its first name is met, a directory when it is its turn. What is damaged is noted, and the walk goes on. Counts
-//! are compared only if every name was seen, and nothing is newer than the checkpoint.
+//! An inode is read at its first name. The names in a directory are read later, one directory after the other. Damage is reported, and the walk
+//! goes on. Counts are compared only if every name was read, and nothing is newer than the checkpoint.
 
 use super::blocks::{BadReferences, ReferencedBlocks};
 use super::paths::{DirNo, Paths};
@@ -14,21 +14,21 @@ use crate::mounted::F2fs;
 use crate::volume::{check_nameless, read_segments};
 use heddle_vfs::{Error, FileKind, NAME_MAX_BYTES, Name, Result};
 
-/// So many findings are told.
+/// Limit on reported findings.
 const PROBLEMS_MAX: usize = 10_000;
-/// Where `.` and `..` stand.
+/// Number of entries before those of other names: `.` and `..`.
 const DOTS: u64 = 2;
 
 pub(super) struct Walk<'a> {
     fs: &'a F2fs,
     found: Survey,
-    untold: u64,
+    not_reported: u64,
     referenced: ReferencedBlocks<'a>,
     seen: ByNid<Seen>,
     paths: Paths,
-    /// Directories to be looked into, and what is above each.
+    /// Directories whose names are to be read, and the parent of each.
     next: Vec<(Nid, DirNo, Nid)>,
-    /// Every name was seen.
+    /// Every name was read.
     is_whole: bool,
     /// Nothing is newer than the checkpoint.
     is_all_in_checkpoint: bool,
@@ -37,9 +37,9 @@ pub(super) struct Walk<'a> {
 /// An inode that names lead to.
 struct Seen {
     names: u32,
-    /// That it says to have.
+    /// The link count in the inode.
     links: u32,
-    /// Where its first name is.
+    /// The directory of its first name.
     dir: DirNo,
     is_dir: bool,
 }
@@ -49,7 +49,7 @@ impl<'a> Walk<'a> {
         Walk {
             fs,
             found: Survey::default(),
-            untold: 0,
+            not_reported: 0,
             referenced: ReferencedBlocks::of(&fs.media.geometry),
             seen: ByNid::default(),
             paths: Paths::new(),
@@ -70,41 +70,41 @@ impl<'a> Walk<'a> {
             self.look_at_orphans();
             self.compare_counts();
         }
-        if self.untold > 0 {
-            self.found.problems.push(format!("and {} more", self.untold));
+        if self.not_reported > 0 {
+            self.found.problems.push(format!("and {} more", self.not_reported));
         }
         self.found
     }
 
-    fn tell(&mut self, problem: String) {
+    fn report(&mut self, problem: String) {
         if self.found.problems.len() < PROBLEMS_MAX {
             self.found.problems.push(problem);
         } else {
-            self.untold += 1;
+            self.not_reported += 1;
         }
     }
 
-    /// Of an inode, at this path.
-    fn tell_of(&mut self, nid: Nid, path: (DirNo, Option<&[u8]>), what: &str) {
+    /// Reports a finding of an inode at this path.
+    fn report_at(&mut self, nid: Nid, path: (DirNo, Option<&[u8]>), what: &str) {
         let path = self.paths.shown(path.0, path.1);
-        self.tell(format!("{path} (inode {}): {what}", nid.0));
+        self.report(format!("{path} (inode {}): {what}", nid.0));
     }
 
-    fn tell_error(&mut self, nid: Nid, path: (DirNo, Option<&[u8]>), error: &Error) {
+    fn report_error(&mut self, nid: Nid, path: (DirNo, Option<&[u8]>), error: &Error) {
         let what = match error {
             Error::Corrupt(what) => what.clone(),
             other => other.to_string(),
         };
         let named = ["inode", "directory"].map(|word| format!("{word} {}: ", nid.0));
         let short = named.iter().find_map(|named| what.strip_prefix(named.as_str())).unwrap_or(&what);
-        self.tell_of(nid, path, short);
+        self.report_at(nid, path, short);
     }
 
-    /// What a mount for writing reads, where no such mount has it.
+    /// Reads the segment tables as a mount for writing does, if this mount has not.
     fn look_at_tables(&mut self) {
         let fs = self.fs;
         let (media, state) = (&fs.media, fs.checkpoint_state());
-        // Of such an image Linux has marked blocks that are none.
+        // In such an image Linux has marked blocks as live that are not in use.
         if media.space.is_some()
             || state.checkpoint.has(checkpoint_flag::DISABLED | checkpoint_flag::RESIZING)
         {
@@ -115,7 +115,7 @@ impl<'a> Walk<'a> {
         match read {
             Ok(segments) if self.is_all_in_checkpoint => self.referenced.segments = Some(segments),
             Ok(_) => {}
-            Err(what) => self.tell(format!("no mount can write to it: {what}")),
+            Err(what) => self.report(format!("no mount can write to it: {what}")),
         }
     }
 
@@ -127,12 +127,12 @@ impl<'a> Walk<'a> {
             }
             Err(error) => {
                 self.is_whole = false;
-                self.tell_error(ROOT, (DirNo::ROOT, None), &error);
+                self.report_error(ROOT, (DirNo::ROOT, None), &error);
             }
         }
     }
 
-    /// A directory's names, and what they mean.
+    /// Reads a directory's names and the inodes to which they lead.
     fn look_into(&mut self, nid: Nid, at: DirNo, above: Nid, keep: &mut dyn FnMut(Surveyed)) {
         let fs = self.fs;
         let media = &fs.media;
@@ -145,12 +145,12 @@ impl<'a> Walk<'a> {
             }
             Err(error) => {
                 self.is_whole = false;
-                return self.tell_error(nid, here, &error);
+                return self.report_error(nid, here, &error);
             }
         };
         let finds = media.check_dir(&dir).and_then(|()| media.check_above(&dir, above));
         if let Err(error) = &finds {
-            self.tell_error(nid, here, error);
+            self.report_error(nid, here, error);
         }
         let mut subdirs = 0_u32;
         let listed = media.list_all(&dir, PROBLEMS_MAX, &mut |entry| {
@@ -158,16 +158,20 @@ impl<'a> Walk<'a> {
                 subdirs += u32::from(entry.kind == FileKind::Directory);
                 self.look_at_entry(&dir, at, &entry, finds.is_ok(), keep);
             } else if entry.is_behind(DOTS) {
-                self.tell_of(nid, here, &format!("its entry {} is called {}", entry.place, text(entry.name)));
+                self.report_at(
+                    nid,
+                    here,
+                    &format!("its entry {} is called {}", entry.place, text(entry.name)),
+                );
             }
             Ok(())
         });
         let damage = listed.unwrap_or_else(|error| vec![error]);
-        damage.iter().for_each(|error| self.tell_error(nid, here, error));
+        damage.iter().for_each(|error| self.report_error(nid, here, error));
         self.is_whole &= damage.is_empty();
         let links = dir.block().links.get();
         if damage.is_empty() && self.is_all_in_checkpoint && links != subdirs.saturating_add(2) {
-            self.tell_of(nid, here, &format!("it counts {links} links, and has {subdirs} directories"));
+            self.report_at(nid, here, &format!("it counts {links} links, and has {subdirs} directories"));
         }
     }
 
@@ -182,7 +186,7 @@ impl<'a> Walk<'a> {
         let (nid, path) = (entry.nid, (at, Some(entry.name)));
         let found = if finds { self.fs.media.check_found(dir, entry) } else { Ok(()) };
         if let Err(error) = &found {
-            self.tell_error(nid, path, error);
+            self.report_error(nid, path, error);
         }
         if nid <= ROOT {
             self.is_whole = false;
@@ -191,7 +195,7 @@ impl<'a> Walk<'a> {
         let inode = match self.fs.child_of(dir, (nid, entry.kind)) {
             Ok(inode) => inode,
             Err(error) => {
-                self.tell_error(nid, path, &error);
+                self.report_error(nid, path, &error);
                 let Ok(inode) = self.fs.media.inode(nid) else {
                     self.is_whole = false;
                     return;
@@ -212,7 +216,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// All of an inode but what its names mean, if it is a directory.
+    /// Reads all of an inode except a directory's names.
     fn look_at(&mut self, inode: &Inode, path: (DirNo, Option<&[u8]>), keep: &mut dyn FnMut(Surveyed)) {
         let fs = self.fs;
         let media = &fs.media;
@@ -227,15 +231,15 @@ impl<'a> Walk<'a> {
         });
         match counted {
             Ok(surveyed) => keep(surveyed),
-            Err(error) => self.tell_error(inode.nid, path, &error),
+            Err(error) => self.report_error(inode.nid, path, &error),
         }
         let others = [media.xattrs(inode).map(drop), media.check_content(inode)];
         others
             .iter()
             .filter_map(|found| found.as_ref().err())
-            .for_each(|error| self.tell_error(inode.nid, path, error));
+            .for_each(|error| self.report_error(inode.nid, path, error));
         let said = self.own_name(inode);
-        bad.messages().chain(said).for_each(|what| self.tell_of(inode.nid, path, &what));
+        bad.messages().chain(said).for_each(|what| self.report_at(inode.nid, path, &what));
     }
 
     /// What is wrong with the name that an inode says. With the feature it may be an encrypted one, of any bytes.
@@ -264,9 +268,9 @@ impl<'a> Walk<'a> {
                 ends.map(drop).map_err(|error| format!("inode {}, which has no name: {error}", nid.0))
             });
             match looked {
-                Err(what) => self.tell(what),
+                Err(what) => self.report(what),
                 Ok(()) if self.seen.contains_key(&nid) => {
-                    self.tell(format!("inode {} is said to have no name, and a name leads to it", nid.0));
+                    self.report(format!("inode {} is said to have no name, and a name leads to it", nid.0));
                 }
                 Ok(()) => {}
             }
@@ -295,13 +299,13 @@ impl<'a> Walk<'a> {
         wrong.sort_unstable_by_key(|(nid, ..)| *nid);
         for (nid, dir, what) in wrong {
             let dir = self.paths.shown(dir, None);
-            self.tell(format!("inode {}, with a name in {dir}: {what}", nid.0));
+            self.report(format!("inode {}, with a name in {dir}: {what}", nid.0));
         }
         let info = self.fs.info();
         let (counted, named) = (u64::from(info.inodes), self.seen.len() as u64 + 1);
         let has_quota = self.fs.superblock.quota_ino.iter().any(|ino| ino.get() != 0);
         if self.found.problems.is_empty() && !has_quota && named + info.orphans != counted {
-            self.tell(format!(
+            self.report(format!(
                 "the checkpoint counts {counted} inodes, names lead to {named}, and {} have none",
                 info.orphans
             ));
@@ -349,7 +353,7 @@ mod tests {
             (10_003, 10_001, "and 3 more"),
         ] {
             let mut walk = Walk::of(&fs);
-            (0..told).for_each(|n| walk.tell(n.to_string()));
+            (0..told).for_each(|n| walk.report(n.to_string()));
             let problems = walk.run(&mut |_| ()).problems;
             assert_eq!((problems.len(), problems.last().map(String::as_str)), (lines, Some(last)));
         }
