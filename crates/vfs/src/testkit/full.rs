@@ -1,7 +1,7 @@
 //! Programs on images that are full, beside a model that has room for everything.
 //!
 //! A call that the engine refuses for lack of space is not made on the model: the refusal has changed nothing. Calls that need no
-//! space are never refused ([`needs_no_space`]). What a cut within a call leaves is what was before the call or after it.
+//! space are never refused ([`needs_no_space`]). A crash within a call leaves the state before or after it.
 
 use std::collections::BTreeMap;
 
@@ -170,7 +170,7 @@ impl<E: FileSystem> Full<E> {
         engine
     }
 
-    /// As [`Full::take`] where the engine was cut off within a call: the model has not made it, and may still have to.
+    /// As [`Full::take`], after a crash within a call. The model has not made that call, and may have to make it in [`Full::put_cut`].
     ///
     /// # Panics
     /// If it is down.
@@ -189,7 +189,8 @@ impl<E: FileSystem> Full<E> {
         self.trees_agree(when);
     }
 
-    /// The engine is up again after a cut within `step`, which gave `is` to nobody: it has happened, or it has not.
+    /// The engine is up again after a crash within `step`: the call has happened, or it has not. `is` is the result that the caller did not
+    /// get.
     ///
     /// # Panics
     /// With the first difference.
