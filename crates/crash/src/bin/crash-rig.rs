@@ -32,8 +32,8 @@ What is run (without any of these: --length 0, then 1, then 2):
 How:
   --variant V      nova, nova-interval, nova-array, nova-tree, heddle [all]
   --model M        what a cut may do: ordered, pessimistic, eadr; process: a death, memory stays [ordered; --mixed: all]
-  --images N       images a cut that are chosen in order [64; sequences of 2 and 3: 16; mixed: 24; threads: 12]
-  --random N       and at random [16; 4; 24; 4]
+  --images N       states a cut, chosen systematically [64; sequences of 2 and 3: 16; mixed: 24; threads: 12]
+  --random N       further states a cut, chosen at random [16; 4; 24; 4]
   --sample N       sequences of three [2000]
   --seed N         which sample, lists, schedules and random images [1]
   --seconds N      ends after so many seconds [without: when all is done]
