@@ -142,7 +142,7 @@ pub fn fill_edge(core: &Core, span: Span, extents: &[Extent], page: PageNo, map:
 }
 
 /// Number of blocks of the extent list for so many extents; 0 if records name them directly.
-fn list_blocks(extents: &[Extent]) -> u64 {
+fn list_block_count(extents: &[Extent]) -> u64 {
     if extents.len() <= EXTENTS_DIRECT_MAX && extents.iter().all(|e| e.count <= WRITE_PAGES_MAX) {
         return 0;
     }
@@ -166,7 +166,7 @@ pub fn write_list(
     owner: InodeId,
     extents: &[Extent],
 ) -> Result<Option<List>> {
-    let count = list_blocks(extents);
+    let count = list_block_count(extents);
     if count == 0 {
         return Ok(None);
     }

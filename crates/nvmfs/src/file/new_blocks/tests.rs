@@ -49,11 +49,11 @@ fn pages_are_found_in_their_extents() {
 #[test]
 fn a_list_is_made_when_records_cannot_name_all_extents() {
     let many = |count: u64| (0..count).map(|n| of(10 * n, 1)).collect::<Vec<_>>();
-    assert_eq!([0, 1, 16, 17, 510, 511].map(|count| list_blocks(&many(count))), [0, 0, 0, 1, 1, 2]);
-    assert_eq!(list_blocks(&[of(5, WRITE_PAGES_MAX)]), 0);
-    assert_eq!(list_blocks(&[of(5, WRITE_PAGES_MAX + 1)]), 1, "longer than a record says");
-    assert_eq!(list_blocks(&[of(5, EXTENT_BLOCKS_MAX * 510)]), 1);
-    assert_eq!(list_blocks(&[of(5, EXTENT_BLOCKS_MAX * 510 + 1)]), 2);
+    assert_eq!([0, 1, 16, 17, 510, 511].map(|count| list_block_count(&many(count))), [0, 0, 0, 1, 1, 2]);
+    assert_eq!(list_block_count(&[of(5, WRITE_PAGES_MAX)]), 0);
+    assert_eq!(list_block_count(&[of(5, WRITE_PAGES_MAX + 1)]), 1, "longer than a record says");
+    assert_eq!(list_block_count(&[of(5, EXTENT_BLOCKS_MAX * 510)]), 1);
+    assert_eq!(list_block_count(&[of(5, EXTENT_BLOCKS_MAX * 510 + 1)]), 2);
 }
 
 #[test]
