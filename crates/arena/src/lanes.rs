@@ -283,8 +283,8 @@ impl LaneTable {
         self.replace(arena, lane, process_slot.tag().word(), process_slot)
     }
 
-    /// Requests that the daemon checks whether this holder is dead, in its next check of all lanes (about twice a second). For a thread that
-    /// has waited long for the holder.
+    /// Requests that the daemon checks whether this holder is dead, in its next check of all lanes (about twice a second). For a thread
+    /// that has waited long for the holder.
     ///
     /// # Panics
     /// If there is no such lane.

@@ -1,4 +1,5 @@
-//! `heddle crash`: simulates power cuts at each fence, and after the return, of the watched operations, and checks images that could be left.
+//! `heddle crash`: simulates power cuts at each fence, and after the return, of the watched operations, and checks images that could be
+//! left.
 
 use anyhow::{Context, Result};
 use heddle_console::failure::{judged, usage};
@@ -35,8 +36,9 @@ pub struct Args {
     /// Seed of the random choice of images
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Limit, approximate, on systematically chosen states per cut: all subsets of the stores that recovery read, if few. Otherwise states in
-    /// which one store, one word or two words arrived alone or are missing alone. No effect with eadr and process, which form every prefix
+    /// Limit, approximate, on systematically chosen states per cut: all subsets of the stores that recovery read, if few. Otherwise states
+    /// in which one store, one word or two words arrived alone or are missing alone. No effect with eadr and process, which form every
+    /// prefix
     #[arg(long, default_value_t = 1024, value_name = "N")]
     images: usize,
     /// Limit on further states per cut, chosen at random; those that may behave differently are checked. No effect with eadr and process

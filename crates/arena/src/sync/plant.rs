@@ -1,7 +1,7 @@
 //! One planted fault, to test whether a model or a rig detects it.
 //!
-//! `HEDDLE_PLANT=FILE:LINE:FAULT` makes the access on that line of that file wrong. The wrappers in `sync` apply it, so the accesses need no
-//! switch. (`planted.rs` of several crates has the bugs that need one.) Each fault is tried in a process of its own, which runs the test
+//! `HEDDLE_PLANT=FILE:LINE:FAULT` makes the access on that line of that file wrong. The wrappers in `sync` apply it, so the accesses need
+//! no switch. (`planted.rs` of several crates has the bugs that need one.) Each fault is tried in a process of its own, which runs the test
 //! binary again, because a failure may abort.
 
 use std::panic::Location;

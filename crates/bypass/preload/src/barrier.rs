@@ -27,8 +27,8 @@ pub fn at_a_call() {
     }
 }
 
-/// Executes a barrier in every other thread, unless each call executes its own. Returns false if the kernel refuses (a filter of system calls
-/// may have been installed since [`start`]).
+/// Executes a barrier in every other thread, unless each call executes its own. Returns false if the kernel refuses (a filter of system
+/// calls may have been installed since [`start`]).
 pub fn everywhere() -> bool {
     // ORDERING: Relaxed, set once.
     EACH_CALL.load(Ordering::Relaxed) || membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)

@@ -1,8 +1,8 @@
 //! Detects a seccomp filter that would kill this process for a system call of the library.
 //!
 //! The program may have inherited the filter, and may never make such calls itself. The kernel says that there is a filter, but not what it
-//! does. So a forked child makes these calls first, and its exit status shows whether they are deadly. A filter may also let a call fail. The
-//! caller handles that.
+//! does. So a forked child makes these calls first, and its exit status shows whether they are deadly. A filter may also let a call fail.
+//! The caller handles that.
 //!
 //! The first caller of [`is_deadly`] makes the child: constructors of other libraries may open files before this library is started.
 
@@ -70,8 +70,8 @@ fn children_stay_in_this_namespace() -> bool {
     own.is_some() && own == read(c"/proc/thread-self/ns/pid_for_children")
 }
 
-/// Returns true if a child survives the calls of an attach that programs seldom make. If no child can be made or waited for, it returns false:
-/// the filter is then taken for deadly.
+/// Returns true if a child survives the calls of an attach that programs seldom make. If no child can be made or waited for, it returns
+/// false: the filter is then taken for deadly.
 fn a_child_survives() -> bool {
     // SAFETY: the child has its own copy of the memory, and makes system calls alone. It sends no signal at its end. Otherwise the
     // kernel would discard the child's status if this process ignores SIGCHLD.

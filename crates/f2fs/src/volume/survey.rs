@@ -1,11 +1,11 @@
 //! The content of an image: every inode that a name leads to, its number of extents, and all damage for which calls would fail.
 //!
 //! The functions that calls use find this damage: the survey reads inodes, nodes and attributes through them, and looks up each name of a
-//! directory that it lists. It finds further damage by counting: two pointers to one block, blocks in use that are free in the SIT, and wrong
-//! link counts.
+//! directory that it lists. It finds further damage by counting: two pointers to one block, blocks in use that are free in the SIT, and
+//! wrong link counts.
 //!
-//! Names may form cycles, and pointers may have any value. So each inode is read once, and no more blocks are counted than the main area has.
-//! The survey takes memory for a bit a block, some 20 bytes an inode, and the names of directories.
+//! Names may form cycles, and pointers may have any value. So each inode is read once, and no more blocks are counted than the main area
+//! has. The survey takes memory for a bit a block, some 20 bytes an inode, and the names of directories.
 
 mod blocks;
 pub(crate) mod paths;
@@ -41,15 +41,16 @@ pub struct Surveyed {
     pub links: u32,
     /// As in stat(2).
     pub size_bytes: u64,
-    /// Blocks of its content, without nodes and reserved blocks. In a compressed file the blocks that exist; those that compression saved do
-    /// not count.
+    /// Blocks of its content, without nodes and reserved blocks. In a compressed file the blocks that exist; those that compression saved
+    /// do not count.
     pub blocks: u64,
     /// Number of extents that these blocks form on the device.
     pub extents: u64,
 }
 
 impl F2fs {
-    /// Reads every inode to which a name leads, and every node of it. During a change by another thread it may find the old or the new state.
+    /// Reads every inode to which a name leads, and every node of it. During a change by another thread it may find the old or the new
+    /// state.
     pub fn survey(&self) -> Survey {
         let _inside = self.inside();
         let mut inodes = Vec::new();
@@ -70,8 +71,8 @@ impl F2fs {
 }
 
 impl Media {
-    /// Counts the blocks of an inode, and notes references to them. Blocks of compressed files are only counted: which of their pointers are
-    /// blocks depends on the cluster.
+    /// Counts the blocks of an inode, and notes references to them. Blocks of compressed files are only counted: which of their pointers
+    /// are blocks depends on the cluster.
     fn surveyed(
         &self,
         inode: &Inode,

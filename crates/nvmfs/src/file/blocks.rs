@@ -21,8 +21,8 @@ pub fn data_blocks(core: &Core, inode: InodeRef<'_>) -> Vec<Extent> {
     extents
 }
 
-/// The blocks that hold a record's extent list or remap blob (not the data blocks). `None` if they cannot be read. Cleaning then keeps the log
-/// page; the end of the inode leaks the blocks.
+/// The blocks that hold a record's extent list or remap blob (not the data blocks). `None` if they cannot be read. Cleaning then keeps the
+/// log page; the end of the inode leaks the blocks.
 pub fn list_blocks(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Extent>> {
     let mut blocks = Vec::new();
     if let Record::Remap { blob, .. } = *record {
@@ -62,7 +62,8 @@ pub fn read_list(core: &Core, owner: InodeId, first: BlockNo, pages: u64) -> Opt
     (next.is_none() && count == pages).then_some(list)
 }
 
-/// Every block of the log of an inode that ends: log pages, spare pages, extent lists, remap blobs, the block of chain heads, the xattr blob.
+/// Every block of the log of an inode that ends: log pages, spare pages, extent lists, remap blobs, the block of chain heads, the xattr
+/// blob.
 pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
     let mut out = Vec::new();
     for chain in chain::existing(core, inode) {

@@ -1,5 +1,5 @@
-//! The state of a mount as all of its processes see it: the words in the arena, how a thread gets a lane, and how it waits for another lane.
-//! It holds the words of files and directories. The layers above it change them.
+//! The state of a mount as all of its processes see it: the words in the arena, how a thread gets a lane, and how it waits for another
+//! lane. It holds the words of files and directories. The layers above it change them.
 
 pub mod bucket;
 pub mod cell;

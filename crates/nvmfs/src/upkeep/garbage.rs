@@ -62,8 +62,8 @@ pub fn free_unlinked(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garb
     }
 }
 
-/// Calls `step`, which logs one page anew, if the log is too long. While space is scarce it calls `step` until the log is short enough, up to
-/// a limit: the copied records may fill the chain's last page, so that the log gains a page.
+/// Calls `step`, which logs one page anew, if the log is too long. While space is scarce it calls `step` until the log is short enough, up
+/// to a limit: the copied records may fill the chain's last page, so that the log gains a page.
 pub fn while_too_long(core: &Core, inode: InodeRef<'_>, mut step: impl FnMut()) {
     let most = if core.free_map().scarce() { PAGES_MOVED_MAX } else { 1 };
     for _ in 0..most {
@@ -173,7 +173,8 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         Record::Attributes(s) => s.change_count >= inode.volatile.attributes_change_count.load(Relaxed),
         // A foreign record is dead here: the log of the old directory has its copy.
         Record::Name { dir, removed: true, ref name, version, .. } => {
-            // A later record that makes the name has a larger version, and replaces the tombstone. If the look-up fails, the tombstone stays.
+            // A later record that makes the name has a larger version, and replaces the tombstone. If the look-up fails, the tombstone
+            // stays.
             let named = || table::find(core, inode, table::key(core, name.bytes())).ok().flatten();
             let made_again = || named().is_some_and(|named| named.version > version);
             let keeps = (may_cover_older() || inode.volatile.foreign_record_may_count())
@@ -213,8 +214,8 @@ fn versions_in<'a>(
     cells.map(|(page, cell)| (PageNo(page), cell.lock_version().version()))
 }
 
-/// Returns true if a page of a punch's range may lack a newer durable record, or the range has too many cells. The version in a cell is that
-/// of a durable record; a locked cell still shows its previous version. For a remap it always returns true.
+/// Returns true if a page of a punch's range may lack a newer durable record, or the range has too many cells. The version in a cell is
+/// that of a durable record; a locked cell still shows its previous version. For a remap it always returns true.
 fn may_decide_a_page(core: &Core, inode: InodeRef<'_>, record: &Record) -> bool {
     let Record::Punch { page, pages, version, .. } = *record else { return true };
     let mut versions = versions_in(core, inode, page, pages).enumerate();

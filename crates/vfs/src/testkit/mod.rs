@@ -2,8 +2,8 @@
 //!
 //! - [`agrees_with_model`]: random calls, each result and the whole tree compared with [`crate::model::ModelFs`].
 //! - [`torn`]: overlapping writes and reads of one file; no read shows parts of two writes, or an older write than an earlier read.
-//! - [`Full`]: random calls on a full image, compared with the model. A refused call changes nothing. A call cut off by a crash has happened
-//!   as a whole or not at all.
+//! - [`Full`]: random calls on a full image, compared with the model. A refused call changes nothing. A call cut off by a crash has
+//!   happened as a whole or not at all.
 //! - [`appenders`]: many threads append records; none is lost, mixed with another or reported at a wrong offset.
 //! - [`crowd`]: threads in one file or directory, one promise a function.
 //! - [`posix`]: rules of POSIX and Linux, one a function.

@@ -43,9 +43,9 @@ pub fn before_copy(flags: u64) {
     }
 }
 
-/// Called before clone(2) makes a child with these flags that shares this memory. A thread shares the descriptors too; another child has its
-/// own. One table serves both cases. A thread must have thread-local storage of its own (`thread::ThisThread`). Another child must not: the
-/// library recognises it by its process ID.
+/// Called before clone(2) makes a child with these flags that shares this memory. A thread shares the descriptors too; another child has
+/// its own. One table serves both cases. A thread must have thread-local storage of its own (`thread::ThisThread`). Another child must not:
+/// the library recognises it by its process ID.
 pub fn before_clone(flags: u64) {
     let has = |flag: c_int| flags & flag as u64 != 0;
     let is_thread = has(libc::CLONE_THREAD);

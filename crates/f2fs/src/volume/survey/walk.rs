@@ -1,7 +1,7 @@
 //! The survey's walk over all names.
 //!
-//! An inode is read at its first name. The names in a directory are read later, one directory after the other. Damage is reported, and the walk
-//! goes on. Counts are compared only if every name was read, and nothing is newer than the checkpoint.
+//! An inode is read at its first name. The names in a directory are read later, one directory after the other. Damage is reported, and the
+//! walk goes on. Counts are compared only if every name was read, and nothing is newer than the checkpoint.
 
 use super::blocks::{BadReferences, ReferencedBlocks};
 use super::paths::{DirNo, Paths};
