@@ -152,12 +152,12 @@ pub fn free_later(map: FreeMap<'_>, region: &Region, own: &mut LaneLocal, extent
     // the superseding record is durable already, and readers of reused blocks are checked under loom
     // (`models/pages.rs`).
     region.fence();
-    settle_limbo(map, own);
+    release_limbo(map, own);
     map.give(extent);
 }
 
 /// Called after a fence: blocks freed before it may be used again.
-pub fn settle_limbo(map: FreeMap<'_>, own: &mut LaneLocal) {
+pub fn release_limbo(map: FreeMap<'_>, own: &mut LaneLocal) {
     let keep = if map.scarce() { 0 } else { map.keep_max() };
     while let Some(extent) = own.limbo.pop() {
         let single = extent.count == 1 && map.may_be_kept(extent.block) && own.magazine.len() < keep;
@@ -169,7 +169,7 @@ pub fn settle_limbo(map: FreeMap<'_>, own: &mut LaneLocal) {
 
 /// Returns all blocks that a lane holds to the map. The caller has fenced since the lane's last operation.
 pub fn return_all(map: FreeMap<'_>, own: &mut LaneLocal) {
-    settle_limbo(map, own);
+    release_limbo(map, own);
     while let Some(block) = own.magazine.pop() {
         map.give(Extent { block, count: 1 });
     }

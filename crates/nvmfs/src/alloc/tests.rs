@@ -79,7 +79,7 @@ fn a_lane_keeps_nothing_while_space_is_scarce() {
     free_later(map, &home.region, own, of(50, 1));
     assert_eq!(home.seen(own), (0, 0, 1, 1));
     assert!(own.limbo.push(of(52, 1)));
-    settle_limbo(map, own);
+    release_limbo(map, own);
     assert_eq!(home.seen(own), (0, 0, 2, 1));
 }
 
@@ -90,7 +90,7 @@ fn a_lane_keeps_single_blocks_that_are_none_of_the_reserve() {
     for extent in [of(988, 1), of(989, 1), of(600, 2)] {
         assert!(own.limbo.push(extent));
     }
-    settle_limbo(home.map(), own);
+    release_limbo(home.map(), own);
     assert_eq!(home.seen(own), (0, 1, 3, 0));
     assert_eq!(own.magazine.pop(), Some(BlockNo(988)));
     assert!([of(989, 1), of(600, 2)].iter().all(|extent| home.map().claim(*extent)));

@@ -9,7 +9,7 @@
 //!             I2  the floor is raised to the version of every tombstone: pages without cells get later versions (D8).
 //!             I3  a record of size and attributes carries its own change count; of two records, the larger change count decides (D7, D9).
 
-use crate::alloc::{Purpose, settle_limbo, take_block};
+use crate::alloc::{Purpose, release_limbo, take_block};
 use crate::file::cells::{Change, Committed, LockedSparse, lock_existing};
 use crate::file::deferred::free_replaced;
 use crate::file::new_blocks::{Span, fill_edge};
@@ -410,7 +410,7 @@ fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
     }
     // PERSIST: data before the records that name it; also D15 for what the last operation freed.
     core.region.fence();
-    settle_limbo(core.free_map(), guard.own);
+    release_limbo(core.free_map(), guard.own);
     Ok(edges)
 }
 

@@ -14,7 +14,7 @@
 //! Source      ours; the permitted arguments and their errors are ext4's.
 
 use crate::alloc::blob::{self, Fresh};
-use crate::alloc::{Purpose, settle_limbo};
+use crate::alloc::{Purpose, release_limbo};
 use crate::file::cells::{Change, Committed, LockedSparse, lock_existing, wake};
 use crate::file::deferred::free_replaced;
 use crate::file::new_blocks::Span;
@@ -232,7 +232,7 @@ fn log(
     let fresh: Fresh = blob::write_unfenced(core, guard.own, inode.id(), Kind::Map, &words, purpose)?;
     // PERSIST: C1; also D15 for what the last operation freed.
     core.region.fence();
-    settle_limbo(core.free_map(), guard.own);
+    release_limbo(core.free_map(), guard.own);
     let new = NewAttributes { size: Some(size), ..NewAttributes::default() };
     let attributes = attributes_of(guard, inode, &new, crate::clock::exact());
     let records = [

@@ -5,12 +5,12 @@
 //!             6. records, fence: durable; 7. COMMITTED: the operation has happened; 8. size, mtime, maps and versions, unlock;
 //!             9. free the replaced blocks.
 //! Invariants  I1  no memory of the caller is touched while a cell is held (D17): it may be a mapping of this very file.
-//!             I2  the version is one more than the largest of the pages' versions and the inode's floor, read while the pages are
+//!             I2  the version is one more than the largest of the pages' versions and the inode's version floor, read while the pages are
 //!                 held and the gate is down (D8).
 //!             I3  a write that ends beyond EOF holds the EOF latch from before its cells are locked to after its publication (D12).
 //! Source      ours: docs/protocol.md, "A write of `heddle`", and D1 to D17 of its hazards.
 
-use crate::alloc::{Purpose, free_later, return_unused, settle_limbo};
+use crate::alloc::{Purpose, free_later, release_limbo, return_unused};
 use crate::file::cells::{lock_one, lock_pages};
 use crate::file::deferred::free_replaced;
 use crate::file::new_blocks::{self, List, Span, WRITE_SLOTS_MAX, WriteRecords};
@@ -124,7 +124,7 @@ fn write_page(
     let mut line = encode_plain_write(next.seed, next.slot, guard.id, &guess, block, mtime);
     // PERSIST: data before the record that names it; also D15 for what the last operation freed.
     wait_unless(Bug::DataFenceMissing, &core.region);
-    settle_limbo(core.free_map(), guard.own);
+    release_limbo(core.free_map(), guard.own);
     let locked = lock_one(core, guard, inode, page, cell);
     step(Step::Held);
     let cleared = !eof && inode.volatile.gate_up();
@@ -241,7 +241,7 @@ fn prepare<'v>(
     };
     // PERSIST: data and fresh log pages before the records that name them; also D15 for what the last operation freed.
     wait_unless(Bug::DataFenceMissing, &core.region);
-    settle_limbo(core.free_map(), guard.own);
+    release_limbo(core.free_map(), guard.own);
     step(Step::Filled);
     Ok(Prepared { list, edges })
 }

@@ -10,7 +10,7 @@
 //! first, in `nova` too, where the latch is free whenever the inode's lock is. The reason: the papers' code
 //! reads the size before any lock, so two appends could take one offset (research on pNOVA's published code).
 
-use crate::alloc::{Purpose, free_later, return_unused, settle_limbo};
+use crate::alloc::{Purpose, free_later, release_limbo, return_unused};
 use crate::file::new_blocks::{self, List, Span, WriteRecords};
 use crate::file::read;
 use crate::file::write_heddle::At;
@@ -278,12 +278,12 @@ fn data_write(
     }
     step(Step::DataWrite);
     if let Some(locks) = commit::paper_locks(core, inode) {
-        locks.log.ask_for();
-        chain::existing(core, inode).for_each(Chain::ask_for);
+        locks.log.prefetch();
+        chain::existing(core, inode).for_each(Chain::prefetch);
     }
     // PERSIST: data before the records that name it; also D15 for what the last operation freed.
     fence_unless(Bug::DataFenceMissing, &core.region);
-    settle_limbo(core.free_map(), guard.own);
+    release_limbo(core.free_map(), guard.own);
     Ok(())
 }
 

@@ -189,7 +189,7 @@ fn commit_by_mark(
     step(Step::Unfenced);
     if !at.began_page || planted(Bug::LinkFencedLate) {
         if let Some(l) = locks {
-            l.tail.ask_for();
+            l.tail.prefetch();
         }
         // PERSIST: records before the mark that makes them count.
         fence_unless(Bug::MarkBeforeEntryFence, &core.region);
@@ -204,8 +204,8 @@ fn commit_by_mark(
     #[cfg(feature = "planted")]
     step(Step::Marked);
     if let Some(l) = locks {
-        l.index.ask_for();
-        l.time.ask_for();
+        l.index.prefetch();
+        l.time.prefetch();
     }
     // PERSIST: the mark decides: the operation is durable from here on, before the index tells of it.
     let durable = Durable::fenced(&core.region, || fence_unless(Bug::MarkFenceMissing, &core.region))?;

@@ -163,7 +163,7 @@ impl Worker {
             }
             // A fault to plant: blocks that this write replaced may be reused at once (D15).
             if heddle_arena::sync::plant::here().is_some() {
-                crate::alloc::settle_limbo(core.free_map(), guard.own);
+                crate::alloc::release_limbo(core.free_map(), guard.own);
             }
         });
     }
@@ -228,7 +228,7 @@ impl Worker {
             }
             // PERSIST: D15, the frees above come before the blocks' next use.
             core.region.fence();
-            crate::alloc::settle_limbo(core.free_map(), guard.own);
+            crate::alloc::release_limbo(core.free_map(), guard.own);
         });
     }
 

@@ -106,9 +106,9 @@ impl Chain {
         }
     }
 
-    /// Prefetches the chain's line for writing, as [`crate::state::latch::Spin::ask_for`]: the next record
+    /// Prefetches the chain's line for writing, as [`crate::state::latch::Spin::prefetch`]: the next record
     /// moves it.
-    pub fn ask_for(&self) {
+    pub fn prefetch(&self) {
         heddle_arena::prefetch_to_write(&self.slot);
     }
 

@@ -115,7 +115,7 @@ impl Spin {
 
     /// Prefetches its line for writing, before a fence after which the lock is taken: so the transfer from
     /// another core overlaps the wait for the media.
-    pub fn ask_for(&self) {
+    pub fn prefetch(&self) {
         heddle_arena::prefetch_to_write(self);
     }
 
