@@ -2,7 +2,7 @@
 //! caller by the return address.
 //! Each calls a hook and then jumps to the C library's function, with all arguments in place.
 
-use crate::table::numbers_part;
+use crate::table::stop_serving_for_ever;
 use crate::{fork, real, report};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -115,7 +115,7 @@ fn before_loading(is_apart: bool, name: i64, flags: libc::c_int) {
     let is_there = rustix::fs::access(name, rustix::fs::Access::EXISTS);
     if !is_path || !matches!(is_there, Err(Errno::NOENT | Errno::NOTDIR)) {
         report::has_library_apart();
-        numbers_part();
+        stop_serving_for_ever();
     }
 }
 

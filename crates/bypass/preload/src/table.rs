@@ -334,7 +334,7 @@ pub fn forget_all_in_child() {
 /// From now on one table cannot describe the numbers: one may mean different files for threads that share this memory, a process that
 /// does not count as a thread shares the descriptors, or a library changes them unseen. So the kernel serves all files from now on, also
 /// those of mounts that the program has not met yet.
-pub fn numbers_part() {
+pub fn stop_serving_for_ever() {
     taking::no_more();
     let _gone = let_go();
 }

@@ -1,7 +1,7 @@
 //! Children that are made without fork(3)'s handlers, descriptors that are sent to other processes, and the
 //! end of the process.
 
-use crate::table::numbers_part;
+use crate::table::stop_serving_for_ever;
 use crate::thread::note_child_in_this_memory;
 use crate::{fault, fork, real, report};
 use heddle_bypass::planted::{Bug, planted};
@@ -39,7 +39,7 @@ pub fn is_process_1() -> bool {
 /// Called before clone(2) makes a child with these flags, whose memory is a copy.
 pub fn before_copy(flags: u64) {
     if flags & libc::CLONE_FILES as u64 != 0 {
-        numbers_part();
+        stop_serving_for_ever();
     }
 }
 
@@ -54,7 +54,7 @@ pub fn before_clone(flags: u64) {
         || is_thread != has_own_tls
         || has(libc::CLONE_NEWPID) && is_process_1()
     {
-        numbers_part();
+        stop_serving_for_ever();
     }
     if !is_thread {
         if has_own_tls {

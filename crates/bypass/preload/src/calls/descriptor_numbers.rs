@@ -5,7 +5,7 @@ use super::meta::same;
 use crate::descriptor_numbers::{duplicating, replacing, share};
 use crate::fork::behind_the_gate;
 use crate::real;
-use crate::table::{Used, holding, is_ours, numbers_part, remove_number, remove_numbers};
+use crate::table::{Used, holding, is_ours, remove_number, remove_numbers, stop_serving_for_ever};
 use crate::thread::{Busy, this_thread};
 use heddle_bypass::Number;
 use libc::{c_char, c_int, c_void};
@@ -57,7 +57,7 @@ pub fn before_close_range(first: u32, last: u32, flags: c_int) {
         return;
     }
     if flags & UNSHARE != 0 {
-        numbers_part();
+        stop_serving_for_ever();
     }
     if flags & CLOEXEC == 0 && ranges_are_closed() {
         remove_numbers(first, last);

@@ -11,7 +11,7 @@
 
 use super::children::is_process_1;
 use super::meta::same;
-use crate::table::numbers_part;
+use crate::table::stop_serving_for_ever;
 use crate::thread::this_thread;
 use crate::{memory, real, table, taking};
 use libc::{c_char, c_int, c_long, c_void, gid_t};
@@ -133,7 +133,7 @@ fn unsharing<T>(flags: i64, call: impl FnOnce() -> T) -> T {
     let has = |flag: c_int| flags & i64::from(flag) != 0;
     // A vfork child in a new namespace of processes may have our number.
     if has(libc::CLONE_FILES) || has(libc::CLONE_NEWPID) && is_process_1() {
-        numbers_part();
+        stop_serving_for_ever();
     }
     shutting_in_if(flags & i64::from(libc::CLONE_NEWUSER) != 0, call)
 }
@@ -141,7 +141,7 @@ fn unsharing<T>(flags: i64, call: impl FnOnce() -> T) -> T {
 /// Runs setns(2) with this kind of namespace: a vfork child in another namespace of processes may have our number.
 fn entering<T>(kind: i64, call: impl FnOnce() -> T) -> T {
     if kind == 0 || kind & i64::from(libc::CLONE_NEWPID) != 0 {
-        numbers_part();
+        stop_serving_for_ever();
     }
     shutting_in(call)
 }
