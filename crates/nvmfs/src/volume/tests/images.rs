@@ -9,7 +9,7 @@ use crate::ids::BlockNo;
 use crate::region::Region;
 use crate::variant::Variant;
 use crate::volume::{
-    ImageInfo, MountOptions, VolumeError, arena, extent, format, inspect, mount, read_superblock, sane,
+    ImageInfo, MountOptions, VolumeError, arena, format, inspect, mount, read_superblock, sane, size_in_use,
 };
 use heddle_pmem::{BLOCK_BYTES, OpenOptions, Pos};
 use heddle_vfs::short::Short;
@@ -116,9 +116,9 @@ fn an_image_of_memory_that_held_something_else_is_empty_and_sound() {
 fn an_image_extends_as_far_as_its_superblock_says() {
     let region = formatted(8 * MIB);
     let read = |at: Pos, into: &mut [u8]| region.read(at, into);
-    assert_eq!(extent(8 * MIB, &read), Some(8 * MIB));
-    assert_eq!(extent(4 * MIB, &read), None, "the file is too short");
-    assert_eq!(extent(8 * MIB, &|_, into| into.fill(0)), None);
+    assert_eq!(size_in_use(8 * MIB, &read), Some(8 * MIB));
+    assert_eq!(size_in_use(4 * MIB, &read), None, "the file is too short");
+    assert_eq!(size_in_use(8 * MIB, &|_, into| into.fill(0)), None);
     let zeros = Region::anonymous(8 * MIB).unwrap();
     let refused = mount(zeros, &options()).map(drop).unwrap_err().to_string();
     assert!(refused.starts_with("cannot mount (memory): "), "{refused}");
