@@ -11,7 +11,7 @@ mod xattrs;
 use crate::file::deferred::retry_if_full;
 use crate::file::new_blocks::Span;
 use crate::file::write_heddle::At;
-use crate::file::{range, resize, write_paper};
+use crate::file::{range, resize, write_at};
 use crate::format::layout::TARGET_BYTES;
 use crate::ids::PageNo;
 use crate::lane_counters::Kind;
@@ -24,6 +24,7 @@ use crate::planted::{Breach, breaks};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::{LaneGuard, counted, enter, enter_for};
+use crate::state::papers;
 use crate::upkeep::{asker, clean};
 use crate::xattr::{self, check};
 use attrs::checked;
@@ -97,7 +98,7 @@ impl NvmFs {
     #[inline]
     fn count_handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<u64> {
         let generation = inode.volatile.generation();
-        let _opening = write_paper::opening(&self.core, inode);
+        let _opening = papers::opening(&self.core, inode);
         life::open(&self.core, guard, inode, generation)?;
         Ok(generation)
     }
@@ -118,7 +119,7 @@ impl NvmFs {
     fn close(&self, guard: &mut LaneGuard<'_>, handle: &Handle) {
         let Some(inode) = self.core.slot(handle.ino) else { return };
         chain::let_go_of(&self.core, guard.own, guard.id, inode);
-        write_paper::last_close(&self.core, inode);
+        papers::last_close(&self.core, inode);
         life::drop_open(&self.core, guard, inode, handle.token);
     }
 
@@ -134,7 +135,7 @@ impl NvmFs {
         }
         let mut guard = enter_for(&self.core, Kind::Write)?;
         // Not returned as it is: a value stored in parts and loaded whole waits for the stores to media.
-        let (offset, len) = if let Ok(offset) = self.write_once(&mut guard, inode, at, buf) {
+        let (offset, len) = if let Ok(offset) = write_at(&self.core, &mut guard, inode, at, buf) {
             (offset, buf.len())
         } else {
             let retried = self.write_retrying(&mut guard, inode, at, buf);
@@ -398,7 +399,7 @@ impl FileSystem for NvmFs {
         check(&self.core, inode, cred, Permission(want))?;
         let mut guard = enter_for(&self.core, Kind::Open)?;
         if kind == FileKind::Regular {
-            write_paper::make_locks(&self.core, guard.own, inode)?;
+            papers::make_locks(&self.core, guard.own, inode)?;
         }
         let token = self.count_handle(&mut guard, inode)?;
         if flags.truncate {
@@ -418,7 +419,7 @@ impl FileSystem for NvmFs {
         let inode = self.core.inode(ino)?;
         let mut guard = enter(&self.core)?;
         if kind == FileKind::Regular {
-            write_paper::make_locks(&self.core, guard.own, inode)?;
+            papers::make_locks(&self.core, guard.own, inode)?;
         }
         self.handle(&mut guard, inode, OpenFlags::READ)
     }

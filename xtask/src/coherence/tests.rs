@@ -51,8 +51,8 @@ fn lines_are_told_by_the_structure_they_belong_to_most_transfers_first() {
 
 #[test]
 fn a_range_locks_first_line_is_recognised_by_its_content() {
-    let text = "heddle-coherence 1\nops\t10\nthing\t10\t1\theddle_nvmfs::state::inode::PaperLocks\ta.rs\t1\t384\t0\n\
-                thing\t4\t1\theddle_nvmfs::state::inode::PaperLocks\ta.rs\t1\t384\t2\n";
+    let text = "heddle-coherence 1\nops\t10\nthing\t10\t1\theddle_nvmfs::state::papers::PaperLocks\ta.rs\t1\t384\t0\n\
+                thing\t4\t1\theddle_nvmfs::state::papers::PaperLocks\ta.rs\t1\t384\t2\n";
     let report = Report::parse(text).unwrap();
     let of = |target| names::lines(&report, target, &Code::default());
     assert_eq!(of("nova")[0].name, "range lock: reader count");

@@ -7,7 +7,6 @@ use crate::file::deferred::free_replaced;
 use crate::file::new_blocks::{Span, WriteRecords};
 use crate::file::resize::{NewAttributes, clear, set_attributes};
 use crate::file::shift;
-use crate::file::write_paper::lock_range;
 use crate::file::zero::{Becomes, Clear, zero};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, PageNo, block_at};
@@ -17,6 +16,7 @@ use crate::state::cell::Map;
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
+use crate::state::papers::lock_range;
 use crate::steps::{Step, step};
 use heddle_range_lock::Access;
 use heddle_vfs::{Error, RangeOp, Result, SeekTarget, SetTime};
@@ -105,7 +105,8 @@ fn allocate_some(
     page: PageNo,
     end: PageNo,
 ) -> Result<PageNo> {
-    let _range = lock_range(core, guard.own, inode, page.offset(), end.offset(), Access::Exclusive)?;
+    let _range =
+        lock_range(core, guard.lane, guard.own, inode, page.offset(), end.offset(), Access::Exclusive)?;
     let (run, next) = first_hole(core, inode, page, end);
     let Some((first, want)) = run else { return Ok(next) };
     // Not before: a range without holes needs no log page, and a full image has none.

@@ -13,7 +13,6 @@ use crate::alloc::{Purpose, release_limbo, take_block};
 use crate::file::cells::{Change, Committed, LockedSparse, lock_existing};
 use crate::file::deferred::free_replaced;
 use crate::file::new_blocks::{Span, fill_edge};
-use crate::file::write_paper::lock_range;
 use crate::file::zero::{self, Becomes, Clear};
 use crate::format::record::{Attributes, Blocks, Record};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
@@ -24,6 +23,7 @@ use crate::state::core::Core;
 use crate::state::inode::{InodeRef, List};
 use crate::state::latch::Latched;
 use crate::state::lease::LaneGuard;
+use crate::state::papers::{lock_file_for_log, lock_range};
 use crate::steps::{Step, step};
 use crate::xattr::{self, Prepared};
 use heddle_pmem::BLOCK_BYTES;
@@ -122,18 +122,14 @@ fn change(
     new: Option<&NewAttributes>,
     xattrs: Option<&Xattrs>,
 ) -> Result<()> {
-    // The papers' range lock comes before the cells. Who changes pages beyond EOF holds the EOF latch, as this caller does: so it ends at
-    // EOF. In `nova` it guards the log too.
-    let file = inode.volatile.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
-    let range = match clear {
+    // The papers' range lock comes before the cells. It ends at EOF: a caller that changes pages beyond it holds the EOF latch, as this
+    // one does.
+    let _range = match clear {
         Some(Clear { span, .. }) => {
-            Some((span.start, span.end.min(inode.volatile.size()).max(span.start + 1)))
+            let end = span.end.min(inode.volatile.size()).max(span.start + 1);
+            Some(lock_range(core, guard.lane, guard.own, inode, span.start, end, Access::Exclusive)?)
         }
-        None => (file && core.variant.locks_whole_file()).then_some((0, 1)),
-    };
-    let _range = match range {
-        Some((start, end)) => Some(lock_range(core, guard.own, inode, start, end, Access::Exclusive)?),
-        None => None,
+        None => lock_file_for_log(core, guard.lane, guard.own, inode)?,
     };
     let mut prepared = xattrs.map(|set| xattr::prepare(core, guard, inode, set)).transpose()?;
     let done = log_change(core, guard, inode, clear, new, &mut prepared);
@@ -247,10 +243,7 @@ pub fn log_attributes_again(
     eof: Eof,
 ) -> Result<()> {
     let Some(_latched) = eof.try_hold(inode) else { return Ok(()) };
-    let file = inode.volatile.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
-    let is_locked_whole = core.variant.locks_whole_file() && file;
-    let _log =
-        is_locked_whole.then(|| lock_range(core, guard.own, inode, 0, 1, Access::Exclusive)).transpose()?;
+    let _log = lock_file_for_log(core, guard.lane, guard.own, inode)?;
     if commit::prepare(core, guard, inode, SLOTS, Purpose::Regain)? {
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();

@@ -20,7 +20,6 @@ use crate::file::deferred::free_replaced;
 use crate::file::new_blocks::Span;
 use crate::file::resize::{NewAttributes, apply, attributes_of};
 use crate::file::write_heddle::cell_state;
-use crate::file::write_paper::lock_range;
 use crate::format::blob::{
     Kind, MapRun, RUN_PAGES_MAX, WORDS_A_BLOCK, WORDS_A_RUN, map_of_words, words_of_map,
 };
@@ -33,6 +32,7 @@ use crate::state::core::{Core, no_memory};
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
 use crate::state::operation::Durable;
+use crate::state::papers::lock_range;
 use crate::state::wait;
 use crate::steps::{Step, step};
 use heddle_range_lock::Access;
@@ -99,7 +99,8 @@ fn shift_pages(
     size: u64,
 ) -> Result<()> {
     let end = size.max(inode.volatile.size());
-    let _range = lock_range(core, guard.own, inode, shift.first.offset(), end, Access::Exclusive)?;
+    let _range =
+        lock_range(core, guard.lane, guard.own, inode, shift.first.offset(), end, Access::Exclusive)?;
     let purpose = if shift.down { Purpose::Free } else { Purpose::Data };
     if commit::prepare(core, guard, inode, SLOTS, purpose)? {
         // PERSIST: a fresh log page is empty before it is linked, by this call, or by another one if this

@@ -4,8 +4,8 @@ use super::NvmFs;
 use crate::file::deferred::retry_if_full;
 use crate::file::page_by_page;
 use crate::file::range::holes;
-use crate::file::write_heddle::{self, At};
-use crate::file::write_paper;
+use crate::file::write_at;
+use crate::file::write_heddle::At;
 use crate::ids::PageNo;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
@@ -22,21 +22,7 @@ const QUICK_TURNS: u32 = 40;
 const PAUSE: Duration = Duration::from_micros(200);
 
 impl NvmFs {
-    #[inline]
-    pub(super) fn write_once(
-        &self,
-        guard: &mut LaneGuard<'_>,
-        inode: InodeRef<'_>,
-        at: At,
-        buf: &[u8],
-    ) -> Result<u64> {
-        match self.core.locks {
-            None => write_heddle::write(&self.core, guard, inode, at, buf),
-            Some(_) => write_paper::write(&self.core, guard, inode, at, buf),
-        }
-    }
-
-    /// The same on a full image. A write of one page over another lacks no more than room in the log: the log is made shorter. One of
+    /// Writes on a full image. A write of one page over another lacks no more than room in the log: the log is made shorter. One of
     /// several pages asks for all its blocks at once, and proceeds page by page later.
     #[cold]
     fn write_compressing(
@@ -46,7 +32,7 @@ impl NvmFs {
         at: At,
         buf: &[u8],
     ) -> Result<u64> {
-        let mut done = self.write_once(guard, inode, at, buf);
+        let mut done = write_at(&self.core, guard, inode, at, buf);
         let replaces_a_page = |offset: u64| {
             let (first, end) = (PageNo::of(offset), PageNo::after(offset.saturating_add(buf.len() as u64)));
             end.0 - first.0 == 1 && holes(&self.core, inode, first, end) == 0
@@ -59,7 +45,7 @@ impl NvmFs {
                 break;
             }
             let Some(progress) = clean::compress(&self.core, guard, inode) else { break };
-            done = self.write_once(guard, inode, at, buf);
+            done = write_at(&self.core, guard, inode, at, buf);
             if progress == Progress::Busy && turn >= QUICK_TURNS && done == Err(Error::NoSpace) {
                 // A thread that uses a chain waits for a processor, or does the same as this one: it may use this lane's chains.
                 guard.lane.intent.logged();

@@ -1,7 +1,7 @@
-//! Reads, by the locking of the variant.
+//! Reads of a file's bytes.
 
 use super::NvmFs;
-use crate::file::{read, write_paper};
+use crate::file;
 use crate::lane_counters::Kind;
 use crate::state::inode::InodeRef;
 use crate::state::lease::{LaneGuard, enter_for};
@@ -30,10 +30,7 @@ impl NvmFs {
             None => return Err(Error::Stale),
             _ => {}
         }
-        let bytes = match self.core.locks {
-            None => read::read(&self.core, guard, inode, offset, buf)?,
-            Some(_) => write_paper::read(&self.core, guard, inode, offset, buf)?,
-        };
+        let bytes = file::read_at(&self.core, guard, inode, offset, buf)?;
         guard.lane.counts.moved(Kind::Read, bytes as u64);
         Ok(bytes)
     }

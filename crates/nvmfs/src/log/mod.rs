@@ -2,4 +2,5 @@
 
 pub mod chain;
 pub mod commit;
+mod papers;
 pub mod scan;

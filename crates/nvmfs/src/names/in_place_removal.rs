@@ -19,11 +19,11 @@ use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{FoundRecord, Record, parse, removal_word};
 use crate::ids::{BlockNo, Version};
 use crate::log::chain::{self, Chain};
-use crate::log::commit::one_chain;
 use crate::planted::{Met, met};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::latch::Latched;
+use crate::state::papers::one_chain;
 use crate::steps::{Step, step};
 use heddle_vfs::Result;
 

@@ -21,13 +21,12 @@ use crate::state::inode::{Birth, InodeRef, List};
 use crate::state::lane::Freeing;
 use crate::state::lease::LaneGuard;
 use crate::state::living::lives_on;
-use crate::state::{opens, wait};
+use crate::state::{opens, papers, wait};
 use crate::xattr;
-use heddle_arena::Ptr;
 use heddle_arena::sync::fence_after_locked;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 /// Takes a slot and writes the inode into it, without a fence (C1). Its volatile form is complete, but it has
 /// no name.
@@ -193,13 +192,7 @@ fn forget_chain(guard: &mut LaneGuard<'_>, id: InodeId) {
 fn free_volatile(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     match inode.volatile.kind_perm() {
         Some((FileKind::Directory, _)) => table::free(core, inode),
-        _ => {
-            // ORDERING: Acquire, only this caller uses the inode.
-            let locks = inode.volatile.aux.swap(0, Acquire);
-            if locks != 0 {
-                crate::file::write_paper::free_locks(core, guard.own, Ptr::from_raw(locks));
-            }
-        }
+        _ => papers::free_locks(core, guard.own, inode),
     }
     inode.volatile.index().clear(&core.arena);
     xattr::forget(core, guard.own, inode);

@@ -12,6 +12,7 @@
 //! Crash order C1  the records are durable, then the bucket changes, then inodes are freed.
 
 use crate::alloc::{Purpose, itable};
+use crate::file::write_at;
 use crate::file::write_heddle::At;
 use crate::format::layout::TARGET_BYTES;
 use crate::format::record::{NameBuf, Record};
@@ -26,6 +27,7 @@ use crate::state::inode::{InodeRef, List};
 use crate::state::latch::Latched;
 use crate::state::lease::LaneGuard;
 use crate::state::operation::Durable;
+use crate::state::papers::one_chain;
 use crate::state::{opens, wait};
 use crate::steps::{Step, step};
 use crate::xattr::{check, check_mode};
@@ -77,7 +79,7 @@ pub fn glance(core: &Core, cred: &Cred, parent: heddle_vfs::Ino, name: Name<'_>)
 
 /// Locks a directory that has one chain, for a caller that changes its names.
 pub fn latch<'c>(core: &Core, dir: InodeRef<'c>) -> Option<Latched<'c>> {
-    commit::one_chain(core).then(|| dir.volatile.eof.lock())
+    one_chain(core).then(|| dir.volatile.eof.lock())
 }
 
 /// Checks that the caller may remove this name. In a directory with the sticky bit only root and the owners
@@ -202,7 +204,7 @@ fn named_in(
     inode: InodeRef<'_>,
 ) -> Result<Option<Crowded>> {
     if node.kind == FileKind::Symlink {
-        write_target(core, guard, inode, node.target)?;
+        write_at(core, guard, inode, At::Offset(0), node.target)?;
     }
     if node.kind == FileKind::Directory {
         inode.volatile.nlink.store(2, SeqCst);
@@ -295,14 +297,6 @@ fn commit_name(
         dir.volatile.nlink.fetch_sub(1, SeqCst);
     }
     done
-}
-
-fn write_target(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, target: &[u8]) -> Result<()> {
-    match core.locks {
-        None => crate::file::write_heddle::write(core, guard, inode, At::Offset(0), target)?,
-        Some(_) => crate::file::write_paper::write(core, guard, inode, At::Offset(0), target)?,
-    };
-    Ok(())
 }
 
 /// Adds a name to an inode.

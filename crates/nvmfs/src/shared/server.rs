@@ -14,6 +14,7 @@ use super::{rounds, wire};
 use crate::counters::Counters;
 use crate::process::boot_id;
 use crate::state::core::{Core, NO_GROUP};
+use crate::state::papers::one_process;
 use crate::volume::Volume;
 use heddle_vfs::ioctl::AttachIoctl;
 use heddle_vfs::workers::{self, Ended, Gate, Worker};
@@ -55,8 +56,7 @@ pub(super) fn refusal(core: &Core, options: &ServerOptions) -> Option<String> {
     if options.no_attach {
         return Some("it is mounted with -o no_attach. Use the mount".to_owned());
     }
-    if core.locks.is_some() {
-        // The counts of readers in these locks do not tell which process they belong to.
+    if one_process(core) {
         return Some(format!(
             "{} works in one process only: its locks cannot be taken from the dead. Other processes use the mount; \
              many processes need an image of variant heddle",

@@ -23,7 +23,7 @@ use arena_refs::ArenaRefs;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Lease, ProcessTag, Ptr, Shared, Zeroed};
 use heddle_pmem::{BLOCK_BYTES, Durability};
-use heddle_range_lock::{AnyLock, RangeLock};
+use heddle_range_lock::AnyLock;
 use heddle_vfs::known_number::KnownNumber;
 use heddle_vfs::{Error, Ino, Result};
 use own_slot::OwnSlot;
@@ -315,13 +315,6 @@ impl Core {
             patience_ms: KnownNumber::new(),
             own_slot: OwnSlot::default(),
         })
-    }
-
-    /// The size limit of a file in this variant. A call that would exceed it is refused before anything
-    /// changes.
-    pub fn file_bytes_max(&self) -> u64 {
-        let lock = self.locks.as_ref().map_or(u64::MAX, RangeLock::file_bytes_max);
-        lock.min(heddle_vfs::OFFSET_MAX_BYTES)
     }
 
     /// The identity of this mount.

@@ -32,11 +32,10 @@ use crate::state::bucket::Bucket;
 use crate::state::cell::Cell;
 use crate::state::chain::Chains;
 use crate::state::index::{INLINE_CELLS, Index};
-use crate::state::latch::{Latch, Spin};
+use crate::state::latch::Latch;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64, fence};
 use heddle_arena::sync::fence_after_locked;
 use heddle_arena::{AtomicPtr, Shared, Zeroed};
-use heddle_range_lock::LockHead;
 use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{Attr, FileKind, Ino, Time};
 use kernel::Kernel;
@@ -49,24 +48,6 @@ const TICK_NS_MAX: i64 = 20_000_000;
 /// Set in `generation` while the inode is being freed.
 const DYING: u64 = 1 << 63;
 
-/// The locks of a file in the papers' variants: its range lock, and the spinlocks of their write steps.
-#[repr(C)]
-pub struct PaperLocks {
-    /// The range lock.
-    pub range: LockHead,
-    /// Logging: reserves and fills slots.
-    pub log: Spin,
-    /// Tail update: sets marks.
-    pub tail: Spin,
-    /// Tree update: the index.
-    pub index: Spin,
-    /// Time and size.
-    pub time: Spin,
-}
-
-// SAFETY: atomics only.
-unsafe impl Shared for PaperLocks {}
-
 /// The volatile inode.
 #[repr(C, align(64))]
 pub struct VolatileInode {
@@ -75,7 +56,7 @@ pub struct VolatileInode {
     owner: AtomicU64,
     /// Its log chains.
     pub chains: AtomicPtr<Chains>,
-    /// A directory's buckets (`names::table`), a file's [`PaperLocks`].
+    /// A directory's buckets (`names::table`), a file's `PaperLocks` (`state::papers`).
     pub aux: AtomicU64,
     /// A directory's parent; for other kinds the extended attributes (see [`VolatileInode::xattrs`]).
     pub parent: AtomicU64,

@@ -4,6 +4,7 @@ use crate::ids::LANES;
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lane::Freeing;
+use crate::state::papers::counts_handles_in_inode;
 use crate::state::{lease, wait};
 use heddle_arena::sync::spin_hint;
 use heddle_vfs::{Error, Ino, Result};
@@ -24,7 +25,7 @@ impl Core {
     #[cold]
     fn if_it_lives_on<'c>(&'c self, slot: InodeRef<'c>) -> Result<InodeRef<'c>> {
         let generation = slot.volatile.generation();
-        let lives = generation != 0 && self.locks.is_none() && lives_on(self, slot, generation);
+        let lives = generation != 0 && !counts_handles_in_inode(self) && lives_on(self, slot, generation);
         lives.then_some(slot).ok_or(Error::Stale)
     }
 }
@@ -47,7 +48,7 @@ pub fn lives_on(core: &Core, inode: InodeRef<'_>, generation: u64) -> bool {
         let by = inode.volatile.claimer();
         // In `heddle` the claimer is a lane. 0: the claim was withdrawn since `lives` loaded it. Any other
         // number is a client's scribble, and the wait for it is limited as for any lock.
-        if core.locks.is_none() {
+        if !counts_handles_in_inode(core) {
             let known = (1..=LANES).contains(&by);
             let ends = || core.lane(by).intent.freeing() == Some((inode.ino.0, Freeing::Begun));
             if known && (by == mine || ends()) {

@@ -15,5 +15,6 @@ pub mod lease;
 pub mod living;
 pub mod opens;
 pub mod operation;
+pub mod papers;
 pub mod scratch;
 pub mod wait;

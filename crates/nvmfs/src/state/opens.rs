@@ -32,6 +32,7 @@ use crate::state::lane::open_table::{
     COUNT_MAX, COUNT_SHIFT, INO_MASK, ONE, OpenTable, Slot, TABLES, TAKEN_MASK, TAKEN_ONE,
 };
 use crate::state::lane::{Freeing, Lane};
+use crate::state::papers::counts_handles_in_inode;
 use heddle_arena::sync::fence_after_locked;
 use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{Error, Ino, Result};
@@ -71,17 +72,12 @@ fn kept(lane: &Lane) -> &[Slot] {
     if lane.keeps.load(SeqCst) == 0 { &[] } else { &lane.kept }
 }
 
-/// Returns true if handles are counted in lanes (`heddle`).
-fn in_lanes(core: &Core) -> bool {
-    core.locks.is_none()
-}
-
 /// Counts a handle, whether or not the inode is alive: the caller checks afterwards (O1).
 ///
 /// # Errors
 /// [`Error::NoMemory`] if the lane has no room for one more file; nothing is counted then.
 pub fn raise(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Result<()> {
-    if !in_lanes(core) {
+    if counts_handles_in_inode(core) {
         inode.volatile.opens.fetch_add(1, SeqCst);
         return Ok(());
     }
@@ -143,7 +139,7 @@ fn is_dead(core: &Core, ino: Ino, generation: u64) -> bool {
 
 /// Removes a handle of this process from the count, in the lane where it was counted.
 pub fn lower(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) {
-    if !in_lanes(core) {
+    if counts_handles_in_inode(core) {
         inode.volatile.opens.fetch_sub(1, SeqCst);
         return;
     }
@@ -189,7 +185,7 @@ fn lanes_of(core: &Core, inode: InodeRef<'_>) -> impl Iterator<Item = u16> {
 /// Number of handles. Exact once the inode is claimed, except for openers that are about to notice the claim
 /// (D23).
 fn sum(core: &Core, inode: InodeRef<'_>) -> u64 {
-    if !in_lanes(core) {
+    if counts_handles_in_inode(core) {
         return inode.volatile.opens.load(SeqCst).into();
     }
     let generation = inode.volatile.generation();
@@ -205,7 +201,7 @@ fn sum(core: &Core, inode: InodeRef<'_>) -> u64 {
 
 /// The lane number under which a lane claims inodes.
 pub fn claims_as(core: &Core, lane: u16) -> Option<u16> {
-    in_lanes(core).then_some(lane)
+    (!counts_handles_in_inode(core)).then_some(lane)
 }
 
 /// Returns true for the one caller that may free the inode: it has neither names nor handles. Handles that

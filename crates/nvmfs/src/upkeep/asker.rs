@@ -8,6 +8,7 @@ use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lane::Lane;
 use crate::state::lease::lanes;
+use crate::state::papers::one_process;
 use crate::state::wait::holders;
 use heddle_arena::{Holder, LaneId};
 use heddle_vfs::Ino;
@@ -16,8 +17,8 @@ use std::sync::atomic::Ordering::SeqCst;
 /// Returns true if this thread, in this process's numbering, is inside a call that may hold locks of this inode. The thread
 /// waits for the answer, so the result stays true. A thread of another PID namespace is not recognised.
 pub fn has_interrupted_itself(core: &Core, task: u32, ino: Ino) -> bool {
-    // The papers' variants have no other processes. Most mounts have none either: then no lane is looked at.
-    if task == 0 || core.locks.is_some() || core.root().attached.load(SeqCst) == 0 {
+    // Most mounts have no other processes: then no lane is looked at.
+    if task == 0 || one_process(core) || core.root().attached.load(SeqCst) == 0 {
         return false;
     }
     let Some(inode) = core.slot(ino) else { return false };

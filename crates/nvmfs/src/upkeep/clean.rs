@@ -21,6 +21,7 @@ use crate::planted::{Met, met};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
+use crate::state::papers::locks_ranges;
 use crate::upkeep::garbage::{Page, alive, can_shrink, free_unlinked, while_too_long, write_alive};
 use crate::upkeep::relog;
 use heddle_arena::sync::yield_now;
@@ -100,8 +101,8 @@ pub fn compress(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> 
         return None;
     }
     let mut done = relog::Progress::Stays;
-    if core.locks.is_some() {
-        relog::paper::move_one(core, guard, inode, Eof::NotHeld);
+    if locks_ranges(core) {
+        relog::papers::move_one(core, guard, inode, Eof::NotHeld);
     } else if let Ok(chain) = commit::chain_of(core, guard, inode) {
         done = relog::step(core, guard, inode, chain, Eof::NotHeld);
     }
@@ -112,10 +113,10 @@ pub fn compress(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> 
 /// Cleans a file's log. In the papers' variants the lock of the file's chain is held, but not while records
 /// are moved.
 fn clean_file(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
-    let Ok(log) = relog::paper::lock_log(core, guard, inode) else { return };
+    let Ok(log) = relog::papers::lock_log(core, guard, inode) else { return };
     step(core, guard, inode, eof);
     drop(log);
-    relog::paper::step(core, guard, inode, eof);
+    relog::papers::step(core, guard, inode, eof);
 }
 
 /// One step on the chain that this lane holds. Damage found here stops further changes to the file system.
@@ -139,8 +140,8 @@ fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
     free_unlinked(core, guard, chain, &garbage);
     garbage.clear();
     guard.scratch.garbage = garbage;
-    // In the papers' variants, files are logged anew later: see `relog::paper`.
-    let later = core.locks.is_some() && !directory;
+    // Under range locks a file's records are moved later: see `relog::papers`.
+    let later = locks_ranges(core) && !directory;
     if !later {
         // Anew each time: a step without a block may have changed the lane's chain.
         while_too_long(core, inode, || {

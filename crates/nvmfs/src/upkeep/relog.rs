@@ -20,7 +20,7 @@
 //! Lock order  papers' variants: EOF latch (only tried), range lock, log lock.
 //! Source      docs/protocol.md P8; in NOVA the thorough garbage collection does this, by copying a whole log.
 
-pub mod paper;
+pub mod papers;
 
 use crate::alloc::Purpose;
 use crate::file::blocks::{list_blocks, read_list};
@@ -39,6 +39,7 @@ use crate::state::cell::Map;
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
+use crate::state::papers::one_chain;
 use crate::upkeep::garbage::{
     Page, alive, decided_runs, first_era, free_unlinked, maps_a_page, tombstone_needed,
 };
@@ -93,7 +94,7 @@ pub fn step(
         let moved = move_page(core, guard, inode, from, own_chain, eof);
         from.unclaim();
         // Only a chain's owner may read its fields. A failure (no space) is retried when the next page is begun.
-        let has_own = commit::one_chain(core) || own_chain.is_busy_for(guard.id);
+        let has_own = one_chain(core) || own_chain.is_busy_for(guard.id);
         match moved {
             Ok(true) => return Progress::Moved,
             Ok(false) | Err(Error::NoSpace) if has_own => {}
@@ -142,7 +143,7 @@ fn move_page(
     }
     // If no block was free, `commit` may have released the lane's chain. Only its owner may read its fields.
     let is_own = std::ptr::eq(from, own_chain);
-    if is_own && !commit::one_chain(core) && !own_chain.is_busy_for(guard.id) {
+    if is_own && !one_chain(core) && !own_chain.is_busy_for(guard.id) {
         return Ok(false);
     }
     // The lane may have the chain again, and another lane may have cleaned it meanwhile.

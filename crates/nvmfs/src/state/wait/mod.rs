@@ -13,6 +13,7 @@ pub mod stopped;
 
 use crate::ids::LANES;
 use crate::state::core::Core;
+use crate::state::papers::one_process;
 use heddle_arena::{LaneId, Lease};
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ pub fn check_every() -> Option<Duration> {
 /// is stopped for too long is killed first.
 #[cold]
 pub fn held_up(core: &Core, lane: u16, waited: Duration) {
-    if core.locks.is_some() {
+    if one_process(core) {
         return;
     }
     if !(1..=LANES).contains(&lane) {

@@ -34,6 +34,7 @@ use crate::state::lane::{Lane, LaneLocal, Pinning};
 use crate::state::latch::Latch;
 use crate::state::lease::{LaneGuard, exclude_reclaimers, lanes, of_the_dead, withdraw_reclaims};
 use crate::state::opens;
+use crate::state::papers::one_process;
 use crate::state::scratch::Scratch;
 use crate::state::wait::{check_every, holders, settle_if_dead, stopped};
 use crate::steps::{Step, step};
@@ -155,7 +156,7 @@ pub fn sweep(core: &Core) -> u64 {
 /// files open: the lane is parked for that process then.
 pub fn settle(core: &Core, lease: Lease) -> Option<Lease> {
     let lane = lease.lane.0;
-    if core.locks.is_some() {
+    if one_process(core) {
         return Some(lease);
     }
     core.root().settled.fetch_add(1, Relaxed); // ORDERING: Relaxed, a count.

@@ -6,6 +6,7 @@ use crate::format::page::{PageHeader, next_pos};
 use crate::format::record::Record;
 use crate::ids::{PageNo, Version};
 use crate::log::commit;
+use crate::state::papers::one_chain;
 use crate::variant::Variant;
 use crate::volume::bench::Bench;
 use heddle_vfs::short::Short;
@@ -138,7 +139,7 @@ fn room_is_made_before_a_commit_unless_a_log_lock_guards_it() {
     for variant in Variant::ALL {
         let bench = Bench::of(variant);
         let (core, file) = (bench.core(), bench.inode());
-        assert_eq!(commit::one_chain(core), variant != Variant::Heddle, "{variant:?}");
+        assert_eq!(one_chain(core), variant != Variant::Heddle, "{variant:?}");
         let dir = core.inode(bench.fs.new_dir(Ino::ROOT, "d")).unwrap();
         let mut guard = bench.guard();
         for (inode, makes_room) in [(file, variant == Variant::Heddle), (dir, true)] {

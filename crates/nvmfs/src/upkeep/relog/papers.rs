@@ -9,7 +9,6 @@ use super::{Alive, new_write_record, read_page};
 use crate::alloc::Purpose;
 use crate::file::resize::{Eof, log_attributes_again};
 use crate::file::write_heddle::cell_state;
-use crate::file::write_paper::{RangeGuard, lock_range};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::log::chain::{self, Chain};
@@ -19,6 +18,9 @@ use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::latch::Spun;
 use crate::state::lease::LaneGuard;
+use crate::state::papers::{
+    RangeGuard, lock_file_for_log, lock_range, locks_ranges, paper_locks, step_locks,
+};
 use crate::upkeep::garbage;
 use heddle_range_lock::Access;
 use heddle_vfs::Result;
@@ -26,7 +28,7 @@ use heddle_vfs::Result;
 /// Moves the oldest page of a file's log, if the log has grown too long. The caller holds neither a range nor
 /// the log lock.
 pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
-    if core.locks.is_some() && commit::paper_locks(core, inode).is_some() {
+    if locks_ranges(core) && paper_locks(core, inode).is_some() {
         // A failure (no space) is retried when the next page is begun.
         garbage::while_too_long(core, inode, || _ = move_oldest(core, guard, inode, eof));
     }
@@ -70,18 +72,18 @@ fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     }
 }
 
-/// The guard of the chain: in `nova` the inode's lock, else the log lock.
-pub enum LogGuard<'c> {
-    Inode { _range: RangeGuard<'c> },
-    Log { _log: Option<Spun<'c>> },
+/// The guard of the chain: the file's lock if that covers the log, else the log lock.
+pub struct LogGuard<'c> {
+    _file: Option<RangeGuard<'c>>,
+    _log: Option<Spun<'c>>,
 }
 
 /// Locks the chain of a file.
 pub fn lock_log<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> Result<LogGuard<'c>> {
-    if core.variant.locks_whole_file() {
-        return Ok(LogGuard::Inode { _range: lock_range(core, guard.own, inode, 0, 1, Access::Exclusive)? });
-    }
-    Ok(LogGuard::Log { _log: commit::paper_locks(core, inode).map(|locks| locks.log.lock()) })
+    Ok(LogGuard {
+        _file: lock_file_for_log(core, guard.lane, guard.own, inode)?,
+        _log: step_locks(core, inode).map(|locks| locks.log.lock()),
+    })
 }
 
 /// Returns the first page and its living records, unless it is the page that takes records. The log is
@@ -101,7 +103,8 @@ fn move_write(
 ) -> Result<()> {
     let Record::Write { page, pages, version, .. } = *record else { return Ok(()) };
     let end = PageNo(page.0 + pages);
-    let _range = lock_range(core, guard.own, inode, page.offset(), end.offset(), Access::Exclusive)?;
+    let _range =
+        lock_range(core, guard.lane, guard.own, inode, page.offset(), end.offset(), Access::Exclusive)?;
     // The range lock of a truncation ends at EOF. Beyond it the EOF latch keeps truncations out: without it the record stays where it is.
     let is_beyond = end.offset() > inode.volatile.size();
     let Some(_latched) = (if is_beyond { eof.try_hold(inode) } else { Some(None) }) else { return Ok(()) };
@@ -127,7 +130,7 @@ fn move_write(
 /// Gives the pages the record's version. They keep their blocks.
 fn publish(core: &Core, inode: InodeRef<'_>, again: &Record) {
     let Record::Write { page, pages, version, .. } = *again else { return };
-    let locks = commit::step_locks(core, inode);
+    let locks = step_locks(core, inode);
     let _index = locks.map(|l| l.index.lock());
     for page in (page.0..page.0 + pages).map(PageNo) {
         if let Some(run) = inode.volatile.index().find(&core.arena, page) {

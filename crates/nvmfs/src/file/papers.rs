@@ -15,135 +15,18 @@ use crate::file::new_blocks::{self, List, Span, WriteRecords};
 use crate::file::read;
 use crate::file::write_heddle::At;
 use crate::ids::{BlockNo, Extent, PageNo, Version, add_extent, block_at};
-use crate::lane_counters::SAMPLED_EVERY;
 use crate::log::chain::{self, Chain};
 use crate::log::commit;
 use crate::planted::{Bug, fence_unless, planted};
 use crate::state::cell::Map;
 use crate::state::core::{Core, no_memory};
-use crate::state::inode::{InodeRef, PaperLocks};
-use crate::state::lane::LaneLocal;
-use crate::state::latch::{Latched, Spin};
-use crate::state::lease::{self, LaneGuard};
+use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
+use crate::state::papers::{lock_range, paper_locks, step_locks};
 use crate::steps::{Step, step};
-use heddle_arena::{Ptr, Zeroed};
 use heddle_pmem::BLOCK_BYTES;
-use heddle_range_lock::{Access, Held, LockHead, RangeLock};
+use heddle_range_lock::Access;
 use heddle_vfs::{Error, Result};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
-use std::time::{Duration, Instant};
-
-/// Makes the locks of a file, if it has none.
-pub fn make_locks(core: &Core, own: &mut LaneLocal, inode: InodeRef<'_>) -> Result<()> {
-    let Some(lock) = &core.locks else { return Ok(()) };
-    // ORDERING: Acquire, pairs with the CAS below.
-    if inode.volatile.aux.load(Acquire) != 0 {
-        return Ok(());
-    }
-    let fresh = PaperLocks {
-        range: LockHead::zeroed(),
-        log: Spin::new(),
-        tail: Spin::new(),
-        index: Spin::new(),
-        time: Spin::new(),
-    };
-    // SAFETY: `own` is this thread's.
-    let new = unsafe { own.heap.alloc(&core.arena, fresh) }.map_err(no_memory)?;
-    lock.init(&core.arena, &core.arena.get(new).range).map_err(no_memory)?;
-    // ORDERING: AcqRel and Acquire: the file uses the locks of the thread that won.
-    if inode.volatile.aux.compare_exchange(0, new.raw(), AcqRel, Acquire).is_err() {
-        free_locks(core, own, new);
-    }
-    Ok(())
-}
-
-/// Frees the locks of a file that died, or locks that another thread's set has replaced.
-pub fn free_locks(core: &Core, own: &mut LaneLocal, at: Ptr<PaperLocks>) {
-    if let Some(lock) = &core.locks {
-        // SAFETY: no thread can reach the locks any more.
-        unsafe {
-            lock.destroy(&core.arena, &core.arena.get(at).range);
-            own.heap.free(&core.arena, at, 1);
-        }
-    }
-}
-
-/// Held while a handle is counted or returned. The last close frees lock nodes, and no thread may be about to
-/// use them.
-pub fn opening<'c>(core: &Core, inode: InodeRef<'c>) -> Option<Latched<'c>> {
-    core.locks.as_ref().map(|_| inode.volatile.heads.lock())
-}
-
-/// Called when a handle is returned. If it is the last one, the nodes of SRL(tree) are freed (SRL paper
-/// IV-A). The count itself is lowered afterwards: until then no other handle can become the last.
-pub fn last_close(core: &Core, inode: InodeRef<'_>) {
-    let _opening = opening(core, inode);
-    if let (Some(lock), Some(locks)) = (&core.locks, commit::paper_locks(core, inode))
-        && inode.volatile.opens.load(SeqCst) == 1
-    {
-        // SAFETY: the caller's is the only handle, and no other can be counted under the latch. Calls that
-        // lock ranges have a handle.
-        unsafe { lock.last_close(&core.arena, &locks.range) };
-    }
-}
-
-fn lock_error(error: heddle_range_lock::Error) -> Error {
-    match error {
-        heddle_range_lock::Error::TooBig { .. } => Error::FileTooBig,
-        _ => Error::NoMemory,
-    }
-}
-
-/// A range that is locked in a papers' variant; in `heddle`, nothing.
-pub struct RangeGuard<'c> {
-    core: &'c Core,
-    held: Option<(&'c LockHead, Option<Held>)>,
-}
-
-impl Drop for RangeGuard<'_> {
-    fn drop(&mut self) {
-        if let (Some((head, held)), Some(lock)) = (&mut self.held, &self.core.locks)
-            && let Some(held) = held.take()
-        {
-            lock.release(&self.core.arena, head, held);
-        }
-    }
-}
-
-/// No free lock takes longer than this.
-const FREE_LOCK_MAX: Duration = Duration::from_micros(2);
-
-/// Wider ranges are locked to the end of the largest file: then the segment lock takes words only for
-/// existing segments.
-const WIDE_BYTES: u64 = 256 << 20;
-
-/// Locks bytes `[start, end)` with this variant's lock; a wide range is locked to the end.
-pub fn lock_range<'c>(
-    core: &'c Core,
-    own: &mut LaneLocal,
-    inode: InodeRef<'c>,
-    start: u64,
-    end: u64,
-    access: Access,
-) -> Result<RangeGuard<'c>> {
-    let Some(lock) = &core.locks else { return Ok(RangeGuard { core, held: None }) };
-    make_locks(core, own, inode)?;
-    let Some(locks) = commit::paper_locks(core, inode) else { return Err(Error::Stale) };
-    let timed = lease::with_current(|core, lane| core.lane(lane).counts.is_timing()) == Some(true);
-    let asked = (timed || core.on_lock.is_some()).then(Instant::now);
-    let end = if end.saturating_sub(start) > WIDE_BYTES { u64::MAX } else { end.max(start + 1) };
-    let held = lock.acquire(&core.arena, &locks.range, start..end, access).map_err(lock_error)?;
-    if let Some(took) = asked.map(|asked| asked.elapsed()) {
-        if let Some(tell) = core.on_lock {
-            tell(took);
-        }
-        // These locks do not report waiting, so taking longer than any free lock counts as a wait.
-        if timed && took > FREE_LOCK_MAX {
-            lease::with_current(|core, lane| core.lane(lane).counts.waited(SAMPLED_EVERY, took));
-        }
-    }
-    Ok(RangeGuard { core, held: Some((&locks.range, Some(held))) })
-}
 
 /// Writes all of `data`; returns its offset.
 pub fn write(
@@ -160,8 +43,15 @@ pub fn write(
         }
         let guess = start_of(inode, at);
         let end = guess.checked_add(data.len() as u64).filter(|end| *end <= core.file_bytes_max());
-        let _range =
-            lock_range(core, guard.own, inode, guess, end.ok_or(Error::FileTooBig)?, Access::Exclusive)?;
+        let _range = lock_range(
+            core,
+            guard.lane,
+            guard.own,
+            inode,
+            guess,
+            end.ok_or(Error::FileTooBig)?,
+            Access::Exclusive,
+        )?;
         if eof.is_none() && wants_eof(inode, at, data.len()) {
             continue;
         }
@@ -277,7 +167,7 @@ fn data_write(
         core.region.nt_write(block.pos(), data);
     }
     step(Step::DataWrite);
-    if let Some(locks) = commit::paper_locks(core, inode) {
+    if let Some(locks) = paper_locks(core, inode) {
         locks.log.prefetch();
         chain::existing(core, inode).for_each(Chain::prefetch);
     }
@@ -296,7 +186,7 @@ fn log_and_publish(
     list: Option<BlockNo>,
     version: Version,
 ) -> Result<()> {
-    let locks = commit::step_locks(core, inode);
+    let locks = step_locks(core, inode);
     let size = inode.volatile.size();
     let mtime = inode.volatile.write_time();
     let mut records = std::mem::take(&mut guard.scratch.records);
@@ -356,7 +246,7 @@ pub fn read(
             return Ok(0);
         }
         let span = Span::new(offset, len as u64);
-        let _range = lock_range(core, guard.own, inode, span.start, span.end, Access::Shared)?;
+        let _range = lock_range(core, guard.lane, guard.own, inode, span.start, span.end, Access::Shared)?;
         // A write that moved EOF while this call waited must be seen whole.
         let now = inode.volatile.size();
         if now < span.end || (len < into.len() && now > span.end) {
@@ -369,6 +259,3 @@ pub fn read(
         return copied.map(|()| len);
     }
 }
-
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests;

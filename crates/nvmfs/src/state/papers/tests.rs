@@ -1,13 +1,14 @@
 //! The papers' locks: when they are made, what they tell, and when their memory comes back.
 
 use super::*;
+use crate::state::lease;
 use crate::variant::Variant;
 use crate::volume::bench::Bench;
 use crate::volume::{MountOptions, format};
 use heddle_vfs::short::{Short, root};
 use heddle_vfs::{FileSystem, Ino, OpenFlags};
 
-const PAGE: u64 = BLOCK_BYTES as u64;
+const PAGE: u64 = heddle_pmem::BLOCK_BYTES as u64;
 
 #[test]
 fn a_range_beyond_the_largest_file_is_no_lack_of_memory() {
@@ -35,7 +36,7 @@ fn the_last_close_frees_the_memory_of_a_files_locks() {
     let ino = file.ino;
     let inode = fs.core.inode(ino).unwrap();
     make_locks(&fs.core, lease::enter(&fs.core).unwrap().own, inode).unwrap();
-    let locks = commit::paper_locks(&fs.core, inode).unwrap();
+    let locks = paper_locks(&fs.core, inode).unwrap();
     let lock = fs.core.locks.as_ref().unwrap();
     let bytes = || lock.memory_bytes(&fs.core.arena, &locks.range);
     let before = bytes();
