@@ -3,11 +3,12 @@
 //! Rules look at text, not at types: a light lexer (`source.rs`) tells code from comments and strings, which is enough.
 //! `reasons.rs` wants a reason beside dangerous lines, `shape.rs` bounds sizes and forbids words, `text.rs` looks after
 //! every text file, `documents.rs` after what it cites, `house.rs` after the crates and their arrows, `modules.rs` after the modules
-//! inside a crate.
+//! inside a crate, `papers.rs` after where the NVM engine's variant is asked.
 
 mod documents;
 mod house;
 mod modules;
+mod papers;
 mod reasons;
 mod shape;
 pub mod source;
@@ -100,6 +101,7 @@ fn check_file(path: &str, content: &str) -> Vec<Finding> {
         let source = Source::new(path, content);
         findings.extend(reasons::check(&source));
         findings.extend(shape::check(&source));
+        findings.extend(papers::check(&source));
     }
     findings
 }

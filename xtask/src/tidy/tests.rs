@@ -169,6 +169,31 @@ fn raw_pointers_outside_pmem_are_found() {
 }
 
 #[test]
+fn a_question_for_the_variant_outside_its_files_is_found() {
+    let asking = |question: &str| format!("fn f(core: &Core) -> bool {{\n    {question}\n}}\n");
+    for question in [
+        "core.variant == Variant::Nova",
+        "fs.core.variant.log() == LogKind::Tail",
+        "variant.locks_whole_file()",
+        "core.locks.is_some()",
+        "let Some(lock) = &self.locks else { return false };",
+    ] {
+        let planted = asking(question);
+        assert_eq!(found(&planted), [("papers", 2)], "{question}");
+        for file in ["papers.rs", "upkeep/relog/papers.rs", "volume.rs", "shared/fork.rs", "log/tests.rs"] {
+            assert_eq!(found_in(&format!("crates/nvmfs/src/{file}"), &planted), [], "{file}");
+        }
+        assert_eq!(found_in("crates/f2fs/src/log.rs", &planted), []);
+    }
+    assert_eq!(found(&asking("core\n\n        .locks\n        .is_some()")), [("papers", 4)]);
+    for other in
+        ["image.variant == x", "score.locks()", "core.locks_held()", "locks.len()", "hook\n    .locks()"]
+    {
+        assert_eq!(found(&asking(other)), [], "{other}");
+    }
+}
+
+#[test]
 fn a_path_of_one_machine_is_found() {
     for folder in ["home", "root", "Users", "work"] {
         assert_eq!(found_in("docs/a.md", &format!("see /{folder}/me\n")), [("machine-path", 1)]);
