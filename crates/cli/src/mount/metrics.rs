@@ -446,7 +446,7 @@ mod tests {
 
     /// A client sends a TCP socket that lingers: the thread that closes it waits for the other end.
     #[test]
-    fn a_client_that_holds_up_the_thread_does_not_hold_up_the_end() {
+    fn a_client_that_holds_up_the_thread_delays_no_end() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         // As before Linux 6.16.
