@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 /// How long the end waits for threads.
 const THREADS_MAX: Duration = Duration::from_secs(5);
-/// How long it then waits for what they do to the image. That may be the settling of a large lane on a slow disk.
-const WORK_MAX: Duration = Duration::from_secs(20);
+/// How long it then waits for what they do to the image. That may be the settling of a large lane on a slow disk, or a wait for a stopped
+/// process, which is killed after the patience of half a minute.
+const WORK_MAX: Duration = Duration::from_secs(45);
 
 /// How threads have ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -7,6 +7,7 @@
 //!                 lock to handlers that have waited for long.
 //!             L2  a handler frees no file and makes none (D3 of `table`). So who has lent the lock may go on with the files that it knows.
 //!                 It changes neither the table nor a list meanwhile.
+//!                 A handler unmaps no engine while it borrows: who has lent the lock may read one (`Changes::is_borrowed`).
 //!             L3  a child that is forked while a handler has borrowed the lock finds the table in the middle of a change. Then it keeps a
 //!                 file in memory for ever, and no worse: a number is removed or set by one store, and a list is never linked twice.
 
@@ -65,6 +66,11 @@ impl Changes {
         // Only the thread that has it changes the word now.
         let before = if self.0.load(SeqCst) == BORROWED { LENT } else { FREE };
         self.0.store(before, SeqCst);
+    }
+
+    /// Returns true if a handler that has it has borrowed it. The caller has it.
+    pub fn is_borrowed(&self) -> bool {
+        self.0.load(SeqCst) == BORROWED
     }
 
     /// Lends it (L2). The caller holds it.

@@ -141,13 +141,15 @@ fn set_descriptor(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descr
     let _held = CHANGES.hold();
     // If its last number was closed or given up meanwhile, the file is the kernel's. SAFETY: null, or in use
     // by this thread (T1 of `thread`).
-    let lives = unsafe { descriptor.as_ref() }.filter(|known| known.number_count.load(SeqCst) != 0);
+    let living = || unsafe { descriptor.as_ref() }.filter(|known| known.number_count.load(SeqCst) != 0);
+    if let Some(known) = living().filter(|_| crate::streams::may_use(to)) {
+        // SAFETY: the number was just returned by the kernel.
+        CHANGES.lending(|| known.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) }));
+    }
+    // Looked at again: a handler that borrowed the lock may have given up all files. The lock is not lent before the entry is stored.
+    let lives = living();
     if let Some(known) = lives {
         known.number_count.fetch_add(1, SeqCst);
-        if crate::streams::may_use(to) {
-            // SAFETY: the number was just returned by the kernel.
-            CHANGES.lending(|| known.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) }));
-        }
     }
     drop_number(place.swap(if lives.is_some() { descriptor } else { null_mut() }, SeqCst), gone);
     free_closed_files(gone);

@@ -409,6 +409,10 @@ fn let_go_alone(patience: Option<&Patience>) -> bool {
             return false;
         }
         let held = CHANGES.hold();
+        // The mapping stays until the handler has ended (L2 of `changes`).
+        if CHANGES.is_borrowed() {
+            return false;
+        }
         // A handler leaves closed files for later (D3): since it looked, without the lock, another thread may have begun to give some back.
         if !gone::is_any() {
             break held;

@@ -13,7 +13,7 @@ use super::notes::{self, Note, NoteError, Noted};
 use super::{rounds, wire};
 use crate::counters::Counters;
 use crate::process::boot_id;
-use crate::state::core::{Core, NO_GROUP};
+use crate::state::core::Core;
 use crate::state::papers::one_process;
 use crate::volume::Volume;
 use heddle_vfs::ioctl::AttachIoctl;
@@ -104,8 +104,11 @@ impl Server {
             // ORDERING: Relaxed, a setting.
             core.root().patience_ms.store(ms, Relaxed);
         }
-        // ORDERING: Relaxed, a setting, too. No process has attached by this server yet.
-        core.root().attach_group.store(options.group.unwrap_or(NO_GROUP), Relaxed);
+        // After a takeover without a group, clients of the old one may still be attached, and must be found.
+        if let Some(group) = options.group {
+            // ORDERING: Relaxed, a setting, too. No process has attached by this server yet.
+            core.root().attach_group.store(group, Relaxed);
+        }
         let no_attach = refusal(&core, options);
         let path = core.region.path().map(whole);
         let image = core.region.fd().and_then(|file| image_id(file).ok()).unwrap_or_default();

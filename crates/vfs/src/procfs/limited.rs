@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use crate::unmapped::is_own_user;
 
-/// How long one question may take.
-const ONE_MAX: Duration = Duration::from_millis(300);
+/// How long one question about a process of root or of this user may take, which no stranger can delay: many descriptors take long.
+const OURS_MAX: Duration = Duration::from_secs(5);
+/// How long one about a stranger's may take.
+const STRANGERS_MAX: Duration = Duration::from_millis(300);
 /// How long those questions may take together that are not answered.
 const WAITS_MAX: Duration = Duration::from_secs(6);
 
@@ -23,6 +25,7 @@ pub fn of_each<T: Send + 'static>(
     ask: impl Fn(u32) -> T + Send + Sync + 'static,
 ) -> Vec<(u32, T)> {
     let (ours, others): (Vec<u32>, Vec<u32>) = processes.into_iter().partition(|pid| is_ours(*pid));
+    let strangers = others.len();
     let mut left: VecDeque<u32> = ours.into_iter().chain(others).collect();
     let (ask, mut answers, mut waited) = (Arc::new(ask), Vec::new(), Duration::ZERO);
     while !left.is_empty() && waited < WAITS_MAX {
@@ -34,9 +37,10 @@ pub fn of_each<T: Send + 'static>(
             break;
         }
         loop {
-            match told.recv_timeout(ONE_MAX) {
+            let limit = if left.len() > strangers { OURS_MAX } else { STRANGERS_MAX };
+            match told.recv_timeout(limit) {
                 Ok(answer) => answers.push(answer),
-                Err(RecvTimeoutError::Timeout) => waited += ONE_MAX,
+                Err(RecvTimeoutError::Timeout) => waited += limit,
                 Err(RecvTimeoutError::Disconnected) => {}
             }
             let asked = left.pop_front();

@@ -33,19 +33,21 @@ thread_local! {
     /// There is no destructor: an ending thread returns its lane, and may wait during that.
     static WATCHED: RefCell<Watched> = const { RefCell::new([const { None }; WATCHED_MAX]) };
 
-    /// The holder that this thread checked last.
-    static CHECKED: Cell<Option<Checked>> = const { Cell::new(None) };
+    /// This thread's last check of any lane, and for how long it had not looked before, since its wait began.
+    static LOOKED: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
+
+    /// The lane whose holder this thread last saw at rest.
+    static RESTED: Cell<Option<Rested>> = const { Cell::new(None) };
 }
 const _: () = assert!(!std::mem::needs_drop::<RefCell<Watched>>());
 
-/// What a waiter's checks have found of the holder of a lane.
+/// A holder that was at rest at a check.
 #[derive(Clone, Copy)]
-struct Checked {
+struct Rested {
     lane: u16,
-    /// The time of the last check.
     at: Instant,
-    /// For how long it may have run, as far as this thread has looked, since it was last seen at rest or the wait began.
-    ran: Duration,
+    /// For how long the waiter had not looked until then.
+    unseen: Duration,
 }
 
 /// A holder that was seen at rest, and has not run since.
@@ -101,17 +103,26 @@ pub fn check_and_kill_if_stopped(core: &Core, lane: u16, waited: Duration) -> Ho
     HolderCheck::MayHaveRun(may_have_run(lane, waited, at_rest))
 }
 
-/// For how long the holder of this lane may have run, by this check and those before.
+/// For how long the holder of this lane may have run: since it was last seen at rest, if it was, or the wait began. A waiter may watch
+/// several lanes in turn.
 fn may_have_run(lane: u16, waited: Duration, at_rest: bool) -> Duration {
-    // A check from before this wait is one of another wait.
-    let before = CHECKED.get().filter(|checked| checked.lane == lane && checked.at.elapsed() <= waited);
-    let ran = match before {
-        _ if at_rest => Duration::ZERO,
-        Some(checked) => checked.ran + checked.at.elapsed().min(STEP_MAX),
-        None => waited.min(STEP_MAX),
+    let now = Instant::now();
+    let before = |at: Instant| now.duration_since(at);
+    let (gap, unseen) = match LOOKED.get() {
+        Some((at, unseen)) if before(at) <= waited => (before(at), unseen),
+        // That check was of another wait.
+        _ => (waited, Duration::ZERO),
     };
-    CHECKED.set(Some(Checked { lane, at: Instant::now(), ran }));
-    ran
+    let unseen = unseen + gap.saturating_sub(STEP_MAX);
+    LOOKED.set(Some((now, unseen)));
+    if at_rest {
+        RESTED.set(Some(Rested { lane, at: now, unseen }));
+        return Duration::ZERO;
+    }
+    match RESTED.get().filter(|rested| rested.lane == lane && before(rested.at) <= waited) {
+        Some(rested) => before(rested.at).saturating_sub(unseen.saturating_sub(rested.unseen)),
+        None => waited.saturating_sub(unseen),
+    }
 }
 
 /// Where the holder is watched: its place, a free one, or that of the one whose last check is longest ago.
@@ -290,33 +301,46 @@ mod tests {
         }
     }
 
+    /// As after a check so long ago, before which this thread had not looked for a while.
+    fn looked(ago: Duration, unseen: Duration) {
+        LOOKED.set(Some((Instant::now() - ago, unseen)));
+        RESTED.take();
+    }
+
     #[test]
     fn a_holder_may_have_run_since_it_was_last_seen_at_rest() {
         let core = bare(1024);
         core.root().patience_ms.store(0, SeqCst);
-        let check = |lane, waited| check_and_kill_if_stopped(&core, lane, waited);
-        assert_eq!(check(5, STEP_MAX / 2), HolderCheck::MayHaveRun(STEP_MAX / 2));
-        let checked = |lane, ago, ran| CHECKED.set(Some(Checked { lane, at: Instant::now() - ago, ran }));
-        let (step, long) = (STEP_MAX / 2, 100 * SECOND);
-        checked(5, step, long);
-        assert_eq!(check(6, long), HolderCheck::MayHaveRun(STEP_MAX), "another lane");
-        checked(5, step, long);
-        assert!(matches!(check(5, long), HolderCheck::MayHaveRun(ran) if ran >= long + step));
-        checked(5, step, long);
-        assert_eq!(check(5, step / 2), HolderCheck::MayHaveRun(step / 2), "another wait");
-        assert_eq!(may_have_run(5, long, true), Duration::ZERO);
-        let again = may_have_run(5, long, false);
-        assert!(again < long, "{again:?} since it was at rest");
+        looked(SECOND / 2, Duration::ZERO);
+        assert_eq!(check_and_kill_if_stopped(&core, 5, 100 * SECOND), HolderCheck::MayHaveRun(100 * SECOND));
+        assert_eq!(may_have_run(5, 100 * SECOND, true), Duration::ZERO);
+        assert!(may_have_run(5, 100 * SECOND, false) < SECOND, "since it was at rest");
+        assert_eq!(may_have_run(6, 100 * SECOND, false), 100 * SECOND, "another lane");
+        assert_eq!(may_have_run(5, Duration::ZERO, false), Duration::ZERO, "another wait");
+    }
+
+    #[test]
+    fn lanes_that_are_watched_in_turn_run_out_of_time() {
+        looked(Duration::ZERO, Duration::ZERO);
+        for waited in (1..=100).map(|n| n * SECOND) {
+            for lane in [5, 6] {
+                assert_eq!(may_have_run(lane, waited, false), waited);
+            }
+        }
     }
 
     /// Regression: both were stopped by one signal, for longer than a slow call may take. The waiter woke first, and took the lock for
     /// forged.
     #[test]
     fn crash_the_time_for_which_a_waiter_was_stopped_itself_counted() {
-        for before in [None, Some(Checked { lane: 7, at: Instant::now() - 100 * SECOND, ran: SECOND / 2 })] {
-            CHECKED.set(before);
-            let ran = may_have_run(7, 101 * SECOND, false);
-            assert!(ran <= before.map_or(STEP_MAX, |checked| checked.ran + STEP_MAX), "{ran:?}");
-        }
+        // Stopped before its first check, and between two checks.
+        LOOKED.take();
+        assert_eq!(may_have_run(7, 100 * SECOND, false), STEP_MAX);
+        looked(100 * SECOND, 3 * SECOND);
+        let ran = may_have_run(7, 105 * SECOND, false);
+        assert!(ran <= 3 * SECOND, "{ran:?}: stopped for 3 and 99 of 105 seconds");
+        // Then it looks again.
+        let (again, later) = (may_have_run(7, 106 * SECOND, false), may_have_run(7, 120 * SECOND, false));
+        assert!(again > ran && later > again && later < 19 * SECOND, "{again:?}, {later:?}");
     }
 }
