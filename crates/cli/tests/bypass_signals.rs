@@ -27,7 +27,7 @@ traps! {
     /// It locked 64 GiB.
     a_handler_that_locks_memory_or_sets_a_filter_unmaps_the_image = "rights/by_handlers", ["write", "read"];
     /// Another thread gave its files back to an engine that was gone.
-    rights_may_go_in_a_handler_beside_calls = "rights/by_handlers_beside_calls", ["read"];
+    rights_may_go_in_a_handler_beside_calls = "rights/by_handlers_beside_calls", ["write"];
     /// The fork had the lock of all descriptors, and waited for the streams' lock; both waited for ever.
     a_handler_in_a_flush_may_close_beside_a_fork = "signals/flushes", ["write"];
     /// Its image was mapped all the same, after the call.
