@@ -91,6 +91,7 @@ mod tests {
 
     #[test]
     fn a_child_and_a_process_that_begins_anew_are_new() {
+        let _alone = crate::tests::FORKS.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mine = generation();
         assert!(mine != 0 && generation() == mine);
         // SAFETY: child and grandchild compare generations, and leave by `_exit`.

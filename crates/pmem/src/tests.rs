@@ -9,18 +9,22 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 const MIB: u64 = 1 << 20;
 
+/// A forked child keeps its parent's locks of files until it ends. So a test that forks takes this for writing, and one that asks whether a
+/// file is locked takes it for reading.
+pub(crate) static FORKS: RwLock<()> = RwLock::new(());
+
 /// A directory that is removed again.
-struct Scratch(PathBuf);
+struct Scratch(PathBuf, #[expect(dead_code, reason = "it is held")] RwLockReadGuard<'static, ()>);
 
 impl Scratch {
     fn on(parent: &Path, name: &str) -> Scratch {
         let path = parent.join(format!("heddle-pmem-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        Scratch(path, FORKS.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn on_tmpfs(name: &str) -> Scratch {

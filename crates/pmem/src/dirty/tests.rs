@@ -21,6 +21,7 @@ fn folder_on_disk() -> tempfile::TempDir {
 /// Such a child slept for ever, at a mutex that a thread of its parent held.
 #[test]
 fn a_child_forked_while_threads_store_and_fence_can_do_both() {
+    let _alone = crate::tests::FORKS.write().unwrap_or_else(std::sync::PoisonError::into_inner);
     let folder = folder_on_disk();
     let region = Region::create(folder.path().join("region.img"), 1 << 20, &OpenOptions::default()).unwrap();
     if region.backend() != Backend::File {

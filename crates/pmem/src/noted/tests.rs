@@ -116,6 +116,7 @@ fn regions_that_are_gone_take_no_room() {
 
 #[test]
 fn a_forked_child_fences_its_own_stores_alone() {
+    let _alone = crate::tests::FORKS.write().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (region, disk) = Region::on_failing_disk(LEN);
     store(&region, [3].into_iter());
     // SAFETY: the child stores and fences, looks at its copy of the disk, and leaves by `_exit`.
